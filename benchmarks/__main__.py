@@ -1,7 +1,4 @@
-"""`python -m benchmarks` lists the scripts; `python -m benchmarks NAME [options]` runs one, as its file would be.
-
-What watermarking costs on your machine is measured by `caw benchmark`, which needs no checkout.
-"""
+"""`python -m benchmarks` lists the scripts; `python -m benchmarks NAME [options]` runs one, as its file would be."""
 
 import ast
 import runpy

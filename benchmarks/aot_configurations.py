@@ -1,8 +1,4 @@
-"""Which launches are compiled ahead of time, and what their reports must say.
-
-`shipped` walks the shapes, dtypes and options of supported models; `checked` is the two dozen that stand for them in
-the tests.
-"""
+"""Which launches are compiled ahead of time (`shipped`; `checked` stands for them in the tests), and their bounds."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass

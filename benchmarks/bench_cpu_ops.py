@@ -48,7 +48,6 @@ WATERMARKS = {
 
 
 def measure(variants: Variants, repeat: int, clock: Callable[[], float]) -> dict[str, float]:
-    """Median microseconds of each variant."""
     return {name: round(statistics.median(s) * 1e6, 1) for name, s in rounds_of(variants, repeat, clock).items()}
 
 
@@ -188,11 +187,7 @@ def sampling_cases() -> dict[str, Variants]:
 
 
 def foreign_step_cases() -> dict[str, Variants]:
-    """What one token costs with the lists others use: ours, and their whole logits processors (same list of seeds).
-
-    Ours is what a ladder needs: the set of green tokens (lefthash), or the test of the 40 likeliest tokens, each of
-    which has its own list (selfhash).
-    """
+    """What one token costs with the lists others use: our ladder's part, and their whole logits processors."""
     cases: dict[str, Variants] = {}
     for vocab_size in (32_000, 49_152, 128_256):
         seeds, count = torch.tensor([42 * KEY]), int(vocab_size * GAMMA)

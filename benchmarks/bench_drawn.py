@@ -15,20 +15,17 @@ under `CapacityPolicy()`.
 """
 
 import argparse
-import json
 import statistics
 import warnings
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from stages import METHODS, STAGES, StageClock, interleaved
+from stages import METHODS, STAGES, StageClock, interleaved, options, save
 
 import caw
-from caw.benchmark.machine import about
-from caw.benchmark.subjects import SHAPES, Subject, load_subject, make_prompts
+from caw.benchmark.subjects import Subject, load_subject, make_prompts
 from caw.benchmark.timing import clock_for
 from caw.policies import CapacityPolicy, Policy
 from caw.watermarks import Watermark
@@ -125,11 +122,7 @@ def ratio_of(steps: list[float], base: list[float]) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--shapes", choices=SHAPES, help="random weights of these shapes instead of --model")
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 16])
-    parser.add_argument("--dtypes", nargs="+", default=["float32"])
+    parser = options(__doc__, batches=[1, 8, 16], prompt=64, tokens=24, rounds=7)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS)[:4])
     parser.add_argument(
         "--marks",
@@ -137,12 +130,8 @@ def main() -> None:
         choices=[*MARKS, *(name + more for name in MARKS if name != "plain" for more in (CAW, WINDOW, DEFAULT))],
         default=["plain", "kgw", "exp"],
     )
-    parser.add_argument("--prompt", type=int, default=64)
-    parser.add_argument("--tokens", type=int, default=24)
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--slots", type=int, help="candidates of a forward; the default of each watermark without it")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     warnings.simplefilter("ignore")
@@ -164,9 +153,7 @@ def main() -> None:
                     f"| {name} | {row['step_ms'][0]:.2f} | {row['steps']:.2f} | {ratio} | {race} | {stages} |",
                     flush=True,
                 )
-    if arguments.out:
-        settings = {**vars(arguments), "out": None}
-        arguments.out.write_text(json.dumps({"arguments": settings, **about(), "rows": rows}, indent=1) + "\n")
+    save(arguments, rows)
 
 
 if __name__ == "__main__":

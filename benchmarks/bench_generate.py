@@ -64,7 +64,6 @@ SETS: dict[str, dict[str, BenchmarkSettings]] = {
 
 
 def measure(name: str, settings: BenchmarkSettings, folder: Path | None) -> dict[str, Any]:
-    """One run, and its file in the folder."""
     found = run(settings)
     if folder is not None:
         path = folder / f"generate_{name}.json"

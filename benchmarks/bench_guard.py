@@ -38,9 +38,9 @@ import caw
 from caw.benchmark.machine import about
 from caw.detectable.selection import Agreement, Consensus
 from caw.detection import Detector
-from caw.io.json_files import compress, opened
 from caw_lab.evaluation.metrics.accuracy import interval, resampled, wilson
 from caw_lab.evaluation.metrics.style import style_of
+from caw_lab.evaluation.packed_files import compress, opened
 from caw_lab.evaluation.tasks.grading import ANY_NUMBER, answer_of, same_number
 from caw_lab.evaluation.tasks.gsm8k import GSM8K
 from caw_lab.training.everyday import EVERYDAY
@@ -236,7 +236,6 @@ def _said(its: Setting, prompt: str, made: Any, number: int, gold: Any, plain: A
 
 
 def _holds(text: str, facts: dict[str, Any]) -> bool:
-    """Whether a text has an object with these values."""
     try:
         value = json.loads(text[text.index("{") : text.rindex("}") + 1])
     except ValueError:
@@ -340,10 +339,7 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def other_keys(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Shares of p-values under other keys that are at most .01, .1 and .5, of unmarked and of guarded texts.
-
-    Each with the ends of a 95 % bootstrap interval over these keys, and the difference of both.
-    """
+    """Shares of p-values under other keys of at most .01, .1, .5, and their difference, with bootstrap intervals."""
     read = {way: np.array([(row if way == "unmarked" else row[way])["null"] for row in rows]) for way in WAYS[:2]}
     weights = resampled(read["guard"].shape[1])
     found: dict[str, Any] = {"keys": weights.shape[1], "texts": len(rows)}

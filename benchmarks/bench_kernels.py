@@ -130,7 +130,6 @@ def topk_case(rows: int, vocab_size: int, device: str, dtype: torch.dtype, smoke
 
 
 def product_case(rows: int, outputs: int, size: int, device: str, dtype: torch.dtype, smoke: bool) -> Case:
-    """A product of few rows."""
     bytes_moved, kind = outputs * size * dtype.itemsize, str(dtype).removeprefix("torch.")
     data = copies_of(lambda: torch.randn(outputs, size, device=device).to(dtype), bytes_moved, smoke)
     x = torch.randn(rows, size, device=device).to(dtype)
@@ -375,7 +374,6 @@ def main() -> int:
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row of the table."""
     wrong = "".join(f" WRONG {name}: {why}" for name, why in row["wrong"].items())
     if "us" not in row:
         return f"| {row['case']} |{wrong} |"

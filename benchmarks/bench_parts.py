@@ -12,23 +12,20 @@ step, and for attention the keys and values of all prefixes.
 
 import argparse
 import itertools
-import json
 import statistics
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 from bench_drawn import CAW, WAYS, steps_of
 from bench_floor import floor
-from stages import METHODS, OUTSIDE, StageClock, interleaved, watching
+from stages import METHODS, OUTSIDE, StageClock, interleaved, options, save, watching
 
 from caw import ops
-from caw.benchmark.machine import about
-from caw.benchmark.subjects import SHAPES, Subject, load_subject
+from caw.benchmark.subjects import Subject, load_subject
 from caw.benchmark.timing import clock_for
 from caw.decoding.choosing import Choosing
 
@@ -66,10 +63,7 @@ def watching_parts(clock: StageClock) -> Iterator[None]:
 
 
 def parts_of(watch: StageClock, tokens: int) -> dict[str, float]:
-    """Milliseconds a token by part; they add up to what the steps and the loop around them take.
-
-    Raises SystemExit where the layers did not run as one operator, whose time cannot be told from the rest.
-    """
+    """Milliseconds a token by part, which add up; SystemExit where the layers were not one operator."""
     if not watch.seconds[LAYERS]:
         raise SystemExit("expected all layers to run as one operator, found that they did not; choose another model")
     spent = {name: 1e3 * seconds / tokens for name, seconds in watch.seconds.items()}
@@ -110,18 +104,10 @@ def floors(subject: Subject, batch: int, places: float, bandwidth: float) -> dic
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--shapes", choices=SHAPES, help="random weights of these shapes instead of --model")
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 16])
-    parser.add_argument("--dtypes", nargs="+", default=["float32"])
+    parser = options(__doc__, batches=[1, 8, 16], prompt=128, tokens=32, rounds=3)
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(CHOSEN))
     parser.add_argument("--marks", nargs="+", default=["plain", "kgw" + CAW])
-    parser.add_argument("--prompt", type=int, default=128)
-    parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     wanted = argparse.Namespace(**vars(arguments), slots=None)
@@ -138,9 +124,7 @@ def main() -> None:
             about_it = {"dtype": dtype, "threads": threads, "batch": batch}
             rows += [{**about_it, "case": name, "parts": rounded(own)} for name, own in found.items()]
             print(f"\n{dtype}, threads: {threads}, batch {batch}: ms a token\n{table(found)}", flush=True)
-    if arguments.out:
-        settings = {**vars(arguments), "out": None}
-        arguments.out.write_text(json.dumps({"arguments": settings, **about(), "rows": rows}) + "\n")
+    save(arguments, rows)
 
 
 def rounded(parts: dict[str, float]) -> dict[str, float]:

@@ -6,8 +6,8 @@
 MODELS: see `bench_cost.py`, whose models and prompts these are. A set is a model, its sampling and a length; every text
 of a set answers another prompt, under one of `KEYS` keys. Texts that end before the set's length are left out. Their
 ids stay in the folder; a text that is there already is not drawn again. "entropy": nats a token of what the sampler
-draws from, mean over unmarked texts. The detector has the edited text and the key. `robust_public.py` and the
-scripts of finished parts (`script_commit` in the result) write into the same folder; --out gathers all.
+draws from, mean over unmarked texts. The detector has the edited text and the key. Finished parts (whose
+scripts the result names by `script_commit`) lie in the same folder; --out gathers all.
 """
 
 import argparse

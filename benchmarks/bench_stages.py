@@ -8,35 +8,23 @@ stages of a row add up to its step (medians nearly so). Processor time with one 
 idle machine.
 """
 
-import argparse
-import json
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
-from stages import STAGES, breakdown
+from stages import STAGES, breakdown, options, save
 
-from caw.benchmark.machine import about
 from caw.benchmark.modes import ModeInputs, call_of
-from caw.benchmark.subjects import SHAPES, load_subject, make_prompts
+from caw.benchmark.subjects import load_subject, make_prompts
 from caw.benchmark.timing import clock_for
 
 MODES = ("plain", "kgw", "kgw+caw", "exp+caw")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--shapes", choices=SHAPES, help="random weights of these shapes instead of --model")
+    parser = options(__doc__, batches=[1, 8], prompt=128, tokens=48, rounds=5)
     parser.add_argument("--modes", nargs="+", default=list(MODES))
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--dtypes", nargs="+", default=["float32"])
-    parser.add_argument("--prompt", type=int, default=128)
-    parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     warnings.simplefilter("ignore")
@@ -50,9 +38,7 @@ def main() -> None:
             found = breakdown(calls, arguments.tokens, arguments.rounds, clock)
             rows += [{"dtype": dtype, "batch": batch, "mode": mode, **row} for mode, row in found.items()]
             print(f"\n{dtype}, batch {batch}: ms a step\n{table(found)}", flush=True)
-    if arguments.out:
-        settings = {**vars(arguments), "out": None}
-        arguments.out.write_text(json.dumps({"arguments": settings, **about(), "rows": rows}, indent=1) + "\n")
+    save(arguments, rows)
 
 
 def table(found: dict[str, dict[str, Any]]) -> str:

@@ -22,7 +22,7 @@ from step_model import DEVICES, LAUNCH_US, Device, Launch, model_of_step
 from caw.benchmark.modes import OWN
 from caw.benchmark.sizes import SHAPES
 from caw.io.files import write_text
-from caw.io.json_files import opened
+from caw_lab.evaluation.packed_files import opened
 
 Counts = dict[str, Sequence[int]]  # of a product: instructions of warps, bytes through shared memory
 PARTS = ("steps_b1", "steps_batches", "steps_fp8", "steps_int4")
@@ -91,10 +91,7 @@ def show(steps: dict[str, list[Launch]], device: Device, counts: Counts) -> None
 
 
 def beside(parts: dict[str, Any], device: Device, counted: dict[str, Counts], count: str | None) -> dict[str, Any]:
-    """counts: by library and product. rows: part, weights, mode, batch, prefix, measured_us, and model_us by library.
-
-    The launches are those of the library here; count: the name that its products are counted under.
-    """
+    """counts: by library and product; `count` names this library. rows: a measured part, and model_us by library."""
     rows, counted = [], counted | ({} if count is None else {count: {}})
     for name in PARTS:
         about = parts[name]["arguments"]

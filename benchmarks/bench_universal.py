@@ -109,10 +109,7 @@ def key_sets(asked: argparse.Namespace, spec: FeatureSpec) -> list[Examples]:
 
 
 def texts(asked: argparse.Namespace) -> None:
-    """Mark greedy texts under every policy, each until it reaches its target, and note what became of them.
-
-    --policies: lines NAME=EVALUATOR:THETA:BETA, or NAME=fixed:STRENGTH; strengths are multiples of 4 logits.
-    """
+    """Mark greedy texts under --policies (NAME=EVALUATOR:THETA:BETA, NAME=fixed:STRENGTH), each to its target."""
     torch.set_num_threads(1)
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     subject, level = SUBJECTS[asked.model], KINDS_OF_TEXTS[asked.kind]
@@ -230,10 +227,7 @@ def report(rows: list[dict[str, Any]]) -> None:
 
 
 def summaries(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of every model, kind, split and policy: the share found, of answers kept and right, and the rise in nats.
-
-    both: found and kept. Intervals are bootstrapped over prompts, with all their keys.
-    """
+    """Of every model, kind, split and policy: shares found, kept (both) and right, the rise in nats, with intervals."""
     made = []
     for (model, kind, split), by_policy, bare in _runs(rows):
         for policy, own in by_policy.items():
@@ -260,10 +254,7 @@ PAIRS = (  # unseen: `universal-answers` trained without the model's family
 
 
 def pairs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What one policy has over another on the same prompts and keys: differences, with intervals over prompts.
-
-    rise_ratio: the rise in nats of the first over that of the second.
-    """
+    """What one policy has over another on the same prompts and keys, with intervals; rise_ratio: first over second."""
     made = []
     for (model, kind, split), by_policy, bare in _runs(rows):
         for one, other in PAIRS:
@@ -346,10 +337,7 @@ def ratio_of(above: np.ndarray, below: np.ndarray, ids: list[str]) -> tuple[floa
 
 
 def gather(asked: argparse.Namespace) -> None:
-    """Write what the pages show: the figures of each training, and of whole texts the summaries and pairs.
-
-    With --add, what the output has of other trainings, policies and pairs stays.
-    """
+    """Write the figures of each training, and of texts the summaries and pairs; --add keeps what the output has."""
     about = {path.stem: json.loads(path.read_text()) for path in asked.trained}
     trained = {name: {"trained_on": it["trained_on"], **it["metrics"]} for name, it in about.items()}
     rows = [json.loads(line) for path in asked.texts for line in path.read_text().splitlines()]

@@ -1,8 +1,4 @@
-"""Greedy decoding as gpt-fast does it: plain PyTorch on a static cache, compiled, a step one CUDA graph.
-
-A baseline that owes nothing to this library: the model's own weights, torch's attention over the whole cache under a
-mask, `torch.compile` for what lies in a layer, argmax. Llama, Mistral, Qwen2 and Qwen3 without a sliding window.
-"""
+"""Greedy decoding as gpt-fast does it: compiled PyTorch, a static cache, one CUDA graph; of the Llama family."""
 
 import functools
 from typing import Any
@@ -63,10 +59,7 @@ def compiled(function: Any) -> Any:
 
 
 class CompiledTorch:
-    """Decodes `batch` texts of up to `capacity` tokens; a step is replayed from the first `prepare` on.
-
-    Raises ValueError for a model that it does not know.
-    """
+    """Decodes `batch` texts of up to `capacity` tokens, replayed after the first `prepare`; ValueError for others."""
 
     def __init__(self, model: Any, batch: int, capacity: int) -> None:
         self.body, self.head = model.get_decoder(), model.get_output_embeddings()

@@ -1,9 +1,4 @@
-"""Draw the figure of a page again from results/*.json, one SVG beside each file. Nothing is measured.
-
-    python benchmarks/figures.py [--results FOLDER]
-
-The figures of evaluation_*/ are drawn by `caw evaluate report`.
-"""
+"""Draw the SVG beside each results/*.json again: python benchmarks/figures.py [--results FOLDER]"""
 
 import argparse
 import json

@@ -37,7 +37,6 @@ def build(folder: Path) -> Path:
 
 
 def count(program: Path, case: str, isa: str, folder: Path) -> int:
-    """Instructions inside `measured`."""
     out = f"--callgrind-out-file={folder / 'callgrind.out'}"
     command = ["valgrind", "--tool=callgrind", "--toggle-collect=measured", out, str(program), case]
     done = subprocess.run(command, env={**os.environ, "CAW_CPU_ISA": isa}, capture_output=True, text=True)

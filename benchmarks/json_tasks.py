@@ -1,8 +1,4 @@
-"""Tasks whose answer is a JSON object, made from lists of our own: a number and what is asked for are drawn, seeded.
-
-Each asks for an object with three fields that must be right (numbers and short strings, copied from the request) and
-two that are free text. `FIELDS` are the names of the strings to keep.
-"""
+"""Tasks, drawn from lists by a seed, for a JSON object: three fields must be right, two are free text."""
 
 import random
 from typing import NamedTuple

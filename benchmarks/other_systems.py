@@ -1,8 +1,4 @@
-"""What transformers and MarkLLM do per token to put in and to read a green-list watermark, by their own classes.
-
-transformers is a dependency of this library. MarkLLM is used where it is installed (`pip install --no-deps markllm`:
-its KGW needs torch and transformers only); where it is not, `MarkLLMPath` does the same steps and says so in its name.
-"""
+"""What transformers' and MarkLLM's own classes do a token; `MarkLLMPath` does the steps where it is missing."""
 
 import importlib
 import importlib.metadata

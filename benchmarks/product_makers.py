@@ -89,7 +89,6 @@ class Data:
         self.residual = make(MAX_ROWS, width) if wanted.residual else None
 
     def arguments(self, rows: slice, i: int) -> tuple[Any, ...]:
-        """Arguments of `product`, without the tiles."""
         residual = None if self.residual is None else self.residual[rows]
         return self.x[rows], self.copies[i % len(self.copies)], self.biases, residual, self.wanted.gated
 

@@ -3,12 +3,17 @@
 Steps that are CUDA graphs are one launch and cannot be taken apart: this is for steps that run call by call, on a CPU.
 """
 
+import argparse
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from caw.benchmark.machine import about
+from caw.benchmark.sizes import SHAPES
 from caw.benchmark.timing import Call, Clock, Summary
 from caw.decoding import decoder
 from caw.decoding.choosing import Choosing
@@ -120,3 +125,23 @@ def _summary(watches: list[StageClock]) -> dict[str, Any]:
         **{f"{name}_ms": Summary.of([1e3 * w.seconds[name] for w in watches]).as_dict() for name in ONCE},
         "stages": {name: summary.as_dict() for name, summary in stages.items() if summary.high > 0},
     }
+
+
+def options(text: str | None, *, batches: list[int], prompt: int, tokens: int, rounds: int) -> argparse.ArgumentParser:
+    """The options that scripts about a step share, with these defaults. text: a script's docstring."""
+    parser = argparse.ArgumentParser(description=(text or "").splitlines()[0])
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--shapes", choices=SHAPES, help="random weights of these shapes instead of --model")
+    parser.add_argument("--batches", type=int, nargs="+", default=batches)
+    parser.add_argument("--dtypes", nargs="+", default=["float32"])
+    parser.add_argument("--prompt", type=int, default=prompt)
+    parser.add_argument("--tokens", type=int, default=tokens)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--out", type=Path)
+    return parser
+
+
+def save(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    if arguments.out:
+        settings = {**vars(arguments), "out": None}
+        arguments.out.write_text(json.dumps({"arguments": settings, **about(), "rows": rows}, indent=1) + "\n")

@@ -231,9 +231,7 @@ def model_of_step(
 
 
 def _facts(model: Any) -> ModelFacts:
-    """Return the facts of a model without weights, which `ModelFacts.of` rejects: those of a small one with its
-    shapes.
-    """
+    """Return the facts of a model without weights, which `ModelFacts.of` rejects: a small one's with its shapes."""
     small = ModelFacts.of(random_model("tiny", "float32", "cpu"))
     config = branchable_config(model)
     return replace(

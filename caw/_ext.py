@@ -1,7 +1,5 @@
 """Load the compiled extensions `caw._C` (CPU) and `caw._C_cuda`; if one is missing, say why, once."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import mmap

@@ -1,7 +1,5 @@
 """Check the arguments of generation before anything runs."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -52,18 +50,14 @@ def without_retries(settings: Settings) -> Settings:
     """Return the settings of a streamed text: it is steered towards its test, and never retried."""
     if settings.level is None:
         return settings
-    if settings.guard is not None:
-        raise ValueError(
-            "a guard changes the text after it was generated, so it cannot be streamed; leave guard or streamer out"
-        )
     if settings.best_of > 1:
         raise ValueError(f"a streamer requires best_of=1, got best_of={settings.best_of}; leave one of them out")
-    if settings.on_undetected == "drop":
+    if settings.on_undetected in ("drop", "unmarked"):
         raise ValueError(
-            "a streamer shows the text before it is tested, so on_undetected='drop' is impossible; use 'keep' or "
-            "'raise'"
+            f"a streamer shows the text before it is tested, so on_undetected={settings.on_undetected!r} is impossible"
+            "; use 'keep' or 'raise'"
         )
-    if settings.max_attempts > 1:
+    if settings.max_attempts > 1 and settings.guard is None:
         warn_caller(
             "a streamed text is generated once: detectable_at steers it and tests it at the end, without retries; set "
             "max_attempts=1 to silence this warning"
@@ -72,9 +66,7 @@ def without_retries(settings: Settings) -> Settings:
 
 
 def check_model(facts: ModelFacts, sampling: Mapping[str, Any]) -> None:
-    """Warn of what decoding leaves out of a model in train mode or with a generation config. sampling: what is applied
-    of that.
-    """
+    """Warn of what decoding leaves out of a model in train mode or with a generation config; `sampling` is applied."""
     warn_of_ignored_settings(facts, sampling)
     warn_of_dropout(facts)
 

@@ -4,8 +4,6 @@ A watermark's file holds both sides. It takes `torch`, and `ops`, whose operator
 when a tensor is at hand. What is written once for tensors and arrays uses names that both libraries have (`space_of`).
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterable
@@ -60,7 +58,6 @@ def columns(values: Any) -> Iterable[Any]:
 
 
 def float64(values: Any) -> Any:
-    """The same numbers as float64."""
     return values.astype(np.float64) if isinstance(values, np.ndarray) else values.double()
 
 

@@ -3,8 +3,6 @@
 The list of options stands once, in `caw/settings.py`: signature, types and documentation are derived from it here.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import inspect

@@ -19,11 +19,7 @@ MASS_FLOOR = 1e-4  # of a class's probability before its logarithm: less than a 
 
 
 def window_features(probs: list[torch.Tensor], k: int, transform: int) -> torch.Tensor:
-    """Return features float32 [B, len(probs) * k] from the probabilities [B, >= k] of each window position, oldest
-    first.
-
-    transform: index into TRANSFORMS; "gap" is the log of the largest, then the distance of each other log from it.
-    """
+    """Return features float32 [B, len(probs) * k] of probabilities [B, >= k] a position; transform: of TRANSFORMS."""
     parts = [p[:, :k] for p in probs]
     if TRANSFORMS[transform] != "raw":
         parts = [p.clamp_min(PROBABILITY_FLOOR).log() for p in parts]
@@ -60,10 +56,7 @@ def class_mass(ids: torch.Tensor, probs: torch.Tensor, table: torch.Tensor, clas
 
 
 def evaluate_capacity_ref(features: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
-    """Return the capacity float32 [B] in (0, 1) of features float32 [B, F].
-
-    weights: mean [F], scale [F], W1 [h, F], b1 [h], W2 [h, h], b2 [h], W3 [1, h], b3 [1], all float32.
-    """
+    """Return the capacity float32 [B] in (0, 1) of features float32 [B, F]; weights: mean, scale, W1, b1, ..., b3."""
     mean, scale, w1, b1, w2, b2, w3, b3 = weights
     x = torch.relu(torch.nn.functional.linear((features - mean) / scale, w1, b1))
     x = torch.relu(torch.nn.functional.linear(x, w2, b2))

@@ -1,7 +1,5 @@
 """Argument checks with one-sentence errors: expected, found, remedy."""
 
-from __future__ import annotations
-
 import math
 import numbers
 from collections.abc import Sequence

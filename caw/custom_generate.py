@@ -4,8 +4,6 @@ transformers prepares inputs, generation config, logits processors and stopping 
 transformers drops `streamer=` and `tokenizer=` for callables, so pass them as `caw_streamer=` and `caw_tokenizer=`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -136,7 +134,6 @@ def _outputs(
     stopping_criteria: Any,
     streamer: Any,
 ) -> list[list[int]]:
-    """Return the new tokens of each row."""
     outputs: list[list[int]] = [[] for _ in prompts]
 
     def on_token(sequence: ActiveSequence) -> bool:
@@ -175,7 +172,6 @@ class _ProcessorWarper:
 
 
 def _check(config: Any, input_ids: torch.Tensor, streamer: Any) -> None:
-    """Raise TypeError or ValueError for unsupported requests."""
     if config is None:
         raise TypeError("decode is called by model.generate(custom_generate=caw.decode), got no generation_config")
     if not input_ids.shape[1]:
@@ -218,7 +214,6 @@ def _check_inputs(input_ids: torch.Tensor, inputs: dict[str, Any]) -> None:
 
 
 def _prompts(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> list[list[int]]:
-    """Turn left-padded rows into plain id lists."""
     if attention_mask is None:
         return input_ids.tolist()
     prompts = [row[mask.bool()].tolist() for row, mask in zip(input_ids, attention_mask, strict=True)]

@@ -14,8 +14,6 @@ The demo model is more sensitive (24 everyday prompts, 200 tokens, bench_detecti
 detects all texts at 1e-5 with 0.91 nats per token; beta 2 costs 1.13, unmarked text has 0.63.
 """
 
-from __future__ import annotations
-
 import math
 
 GAMMA = 0.25  # green share of the vocabulary: KGW, Unigram

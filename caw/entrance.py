@@ -7,8 +7,6 @@ run      rows of a batch: prefill, then one step per token      decoding/decoder
 return   finished token ids -> texts                            output.py
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -135,7 +133,7 @@ def stream_results(
         # plan: the attempts that each text may get, then how a decoder makes them
         attempts = plan_attempts(
             requests, facts, mark, settings, model=model, stops=stops, detector=detector, prompts=prompt_cache,
-            reader=watermark,
+            reader=watermark, streams=streamer is not None,
         )  # fmt: skip
         limits = limits_of(attempts.possible, facts.ends)
         batch = min(settings.batch_size or DEFAULT_BATCH, attempts.together)

@@ -1,8 +1,4 @@
-"""How a command asks for a field: its help, flags and panel stand beside the field's default, so an option is listed
-once.
-"""
-
-from __future__ import annotations
+"""How a command asks for a field: help, flags and panel stand beside the field's default, so each is listed once."""
 
 from dataclasses import field
 from typing import Any

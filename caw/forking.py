@@ -5,8 +5,6 @@ multi-threaded operation waits for them forever, with or without this library. O
 raises torch's thread count hangs again; `multiprocessing`'s "spawn" gives children a pool of their own.)
 """
 
-from __future__ import annotations
-
 import functools
 import os
 

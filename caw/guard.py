@@ -1,7 +1,5 @@
 """The guard of a greedy text: what a marked text must keep of the unmarked one, and how changes are looked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -30,7 +28,8 @@ class Guard:
             unmarked text as both, it has nothing to keep. Where there is nothing to keep, the content is.
         rejoin: tokens that must equal a stretch of the old text before its tail is copied.
         horizon: maximum tokens of a rollout; 0 = three times `rejoin`.
-        rollouts: maximum rollouts of a text, which bound what it costs.
+        rollouts: maximum rollouts of a text, which bound what it costs; of a stream, of four windows.
+        window: tokens of a stream that are decoded, changed and sent at a time, and more to the end of a sentence.
         strengths: factors of the policy's strength, ascending; the next one is used when the one before is not enough.
 
     Raises TypeError or ValueError naming the argument.
@@ -41,6 +40,7 @@ class Guard:
     horizon: int = 0
     strengths: Sequence[float] = field(default=(1.0, 1.5, 2.25))
     rollouts: int = 96
+    window: int = 64
 
     def __post_init__(self) -> None:
         name = self.keeps.partition(":")[0] if isinstance(self.keeps, str) else ""
@@ -61,6 +61,7 @@ class Guard:
             object.__setattr__(self, "horizon", 3 * self.rejoin)
         require_int("horizon", self.horizon, self.rejoin, 1 << 16)
         require_int("rollouts", self.rollouts, 1, 1 << 16)
+        require_int("window", self.window, 8, 1 << 16)
         given = self.strengths
         if isinstance(given, str) or not isinstance(given, Sequence) or not 1 <= len(given) <= MAX_STRENGTHS:
             raise TypeError(

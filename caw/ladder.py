@@ -42,9 +42,7 @@ class Ladder:
     full: float
 
     def select(self, strength: torch.Tensor) -> torch.Tensor:
-        """Return the index of the chosen candidate, int64 [B], for strength float32 [B] >= 0; 0 always gives candidate
-        0.
-        """
+        """Return the chosen candidate's index, int64 [B], for strength float32 [B] >= 0; 0 always gives candidate 0."""
         return select_candidate_ref(
             self.candidates, self.needs, self.counts, strength, RULES.index(self.rule), self.full
         )
@@ -71,9 +69,7 @@ class Ladder:
 def takes_over(
     candidates: torch.Tensor, needs: torch.Tensor, strength: torch.Tensor, rule: int, full: float
 ) -> torch.Tensor:
-    """Return bool [B, M]: whether the strength (float32 [B]) reaches each rung. The number of true rungs is the
-    choice.
-    """
+    """Return bool [B, M]: which rungs the strength (float32 [B]) reaches. The number of true ones is the choice."""
     s = strength[:, None]
     if RULES[rule] == "reweight":
         boosted = needs + s * full
@@ -120,10 +116,7 @@ def reweight_ladder(
     delta: float,
     max_strength: float,
 ) -> Ladder:
-    """Build the two rungs: the most likely token and the most likely green one, both [B] (green == original: one rung).
-
-    `green` < 0: no green token is within reach.
-    """
+    """Build two rungs [B]: the likeliest token and the likeliest green one (equal: one rung; < 0: none in reach)."""
     two = torch.stack([original, torch.where(green >= 0, green, original)], dim=1)
     needs = torch.stack([original_logit, torch.where(green >= 0, green_logit, original_logit)], dim=1).float()
     limit = torch.full_like(original_logit, max_strength, dtype=torch.float32)
@@ -133,18 +126,14 @@ def reweight_ladder(
 
 
 def first_green(ids: torch.Tensor, values: torch.Tensor, green: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the first of ids int64 [B, N] that is green (bool [B, N]) and its value float32 [B]; -1 and -inf for
-    none.
-    """
+    """Return the first green (bool [B, N]) of ids int64 [B, N] and its value float32 [B]; -1 and -inf for none."""
     found, column = green.any(dim=1), green.int().argmax(dim=1, keepdim=True)
     token = torch.where(found, ids.gather(1, column)[:, 0], -1)
     return token, torch.where(found, values.gather(1, column)[:, 0], -torch.inf)
 
 
 def greatest_green(scores: torch.Tensor, green: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the green token (bool [B, V]) with the greatest score (float32 [B, V]), ties to the smaller id; -1 for
-    none.
-    """
+    """Return the green token (bool [B, V]) of greatest score (float32 [B, V]), ties to the smaller id; -1 for none."""
     masked = torch.where(green, scores, -torch.inf)
     best = masked.max(dim=1, keepdim=True).values
     token = (green & (masked == best)).int().argmax(dim=1)
@@ -198,18 +187,14 @@ def likeliest_first(ladder: Ladder, counts: torch.Tensor, max_strength: float) -
 
 
 def reach(size: int, full: float, max_strength: float) -> int:
-    """Return how many of `size` ranks (layers) a strength reaches: rank r needs 2 * strength * full > 2 r - 1 in
-    float32.
-    """
+    """Return how many of `size` ranks a strength reaches: rank r needs 2 * strength * full > 2 r - 1 in float32."""
     # NumPy: under a fake mode the value of a tensor would be unknown
     twice = 2 * np.float32(max_strength) * np.float32(full)
     return int((twice > 2 * np.arange(1, size + 1, dtype=np.float32) - 1).sum())
 
 
 def race_width(size: int, full: float, max_strength: float, *, scale: bool) -> int:
-    """Return M of a ladder over K = `size` entries: the ranks that `max_strength` reaches; all of them for a race by
-    scale.
-    """
+    """Return M of a ladder over K = `size` entries: the ranks that `max_strength` reaches; all for a race by scale."""
     return size if scale else max(1, reach(size, full, max_strength))
 
 
@@ -296,10 +281,7 @@ def race_ladder_ref(
 
 
 def layer_ladder(winners: torch.Tensor, full: float) -> Ladder:
-    """Build rungs where the winner changes: winners int64 [B, M + 1] after 0, 1, ..., M of `full` layers.
-
-    A token that wins again after another one gets a rung of its own.
-    """
+    """Build rungs where winners int64 [B, M + 1] after 0, ..., M of `full` layers change; a token may have several."""
     layers = torch.arange(winners.shape[1], dtype=torch.float32, device=winners.device).expand(winners.shape)
     changes = torch.ones_like(winners, dtype=torch.bool)
     changes[:, 1:] = winners[:, 1:] != winners[:, :-1]

@@ -1,9 +1,4 @@
-"""Integer codes in op arguments: a name's code is its index in its tuple.
-
-Does not import PyTorch, so that the command line can list the names instantly.
-"""
-
-from __future__ import annotations
+"""Integer codes in op arguments: a name's index in its tuple. The command line lists them without PyTorch."""
 
 from typing import Literal, get_args
 

@@ -4,8 +4,6 @@ CPU tensors go to the compiled extension if it has a kernel, otherwise to the Py
 Triton kernels (`registering`). `references()` requests PyTorch explicitly; there is no silent fallback on a GPU.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 from collections.abc import Callable

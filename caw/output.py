@@ -1,8 +1,6 @@
 """Results of generation."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +47,7 @@ class GenerationResult:
         *,
         receipt: Receipt | None = None,
         with_trace: bool = True,
-    ) -> GenerationResult:
+    ) -> "GenerationResult":
         """Build the result of a finished sequence; the text ends before a matched stop string."""
         trace = sequence.trace if with_trace else None
         error = f"prompt {index}: {sequence.error}" if sequence.error else ""
@@ -70,16 +68,19 @@ def refusals(accepted: Accepted, *, with_trace: bool) -> list[GenerationResult]:
 def run_decoder(
     decoder: Decoder, accepted: Accepted, attempts: Attempts, stops: StopStrings, streamer: Any
 ) -> Iterator[GenerationResult]:
-    """Run a decoder over the attempts; yield a result for every prompt, after a first value that signals the start.
-
-    The streamer is always ended.
-    """
+    """Yield None at the start, then each prompt's result over all attempts. The streamer is always ended."""
     settings = decoder.plan.settings
     with_trace = settings.return_trace
 
+    def put(tokens: Sequence[int]) -> None:
+        for token in tokens:
+            streamer.put(torch.tensor([token]))
+
+    each = streamer is not None and not attempts.sends(put)
+
     def on_token(sequence: ActiveSequence) -> bool:
-        if streamer is not None:
-            streamer.put(torch.tensor(sequence.tokens[-1:]))
+        if each:
+            put(sequence.tokens[-1:])
         return stops.reached(sequence.tokens) or attempts.ended(sequence)
 
     started: Any = None
@@ -130,7 +131,7 @@ class GenerationOutput:
     @classmethod
     def of(
         cls, results: list[GenerationResult], seconds: float, *, with_trace: bool, tested: bool = False
-    ) -> GenerationOutput:
+    ) -> "GenerationOutput":
         """Collect results in input order. tested: whether they have receipts."""
         return cls(
             texts=[r.text for r in results],
@@ -153,7 +154,6 @@ class GenerationOutput:
 
     @property
     def num_tokens(self) -> int:
-        """Number of new tokens of all prompts."""
         return sum(len(s) for s in self.sequences)
 
     @property

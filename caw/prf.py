@@ -57,10 +57,7 @@ def key_halves(key: Key) -> tuple[Any, Any]:
 
 
 def absorb_context(key: Key, context: Sequence[Any]) -> Words:
-    """Return the state after the context tokens, oldest first; `context` holds one entry (scalar or array) per token.
-
-    A tensor of keys has to broadcast against the entries.
-    """
+    """Return the state after context tokens, oldest first, a scalar or array each; tensor keys broadcast with them."""
     key_lo, key_hi = key_halves(key)
     state: Words = (CONTEXT_DOMAIN, len(context), 0, 0)
     for offset in range(0, len(context), 4):
@@ -79,9 +76,7 @@ def token_word(key: Key, state: Words, token: Any) -> Any:
 
 
 def context_words(key: Key, contexts: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Return the words of `tokens` [..., N] under `contexts` [..., W] (int64, -1 = missing), int64 [..., N]; keys [...,
-    1].
-    """
+    """Return words int64 [..., N] of tokens [..., N] under contexts [..., W] (int64, -1 = missing); keys [..., 1]."""
     return token_word(key, absorb_context(key, [c[..., None] for c in columns(contexts)]), tokens)
 
 

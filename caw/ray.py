@@ -11,8 +11,6 @@ depend on how often the run was killed. OUTPUT must be a folder that all machine
 requires `pip install 'caw-watermark[ray]'`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import re

@@ -1,6 +1,4 @@
-"""Rows of tensors, one for each text of a batch, and the record of a distribution: the part of a row of logits that
-later steps need, read in one pass.
-"""
+"""Rows of tensors, one for each text of a batch, and the record: what later steps need of a row of logits."""
 
 from __future__ import annotations
 

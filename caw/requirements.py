@@ -1,7 +1,5 @@
 """Checks for optional packages, made before work starts rather than at its end."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from importlib import metadata
@@ -9,6 +7,8 @@ from importlib import metadata
 # module to import, and the extra of this library that brings the package
 PACKAGES = {
     "accelerate": ("accelerate", "demo"),
+    "c2pa-python": ("c2pa", "c2pa"),
+    "c2pa-text": ("c2pa_text", "c2pa"),
     "cryptography": ("cryptography", "registry"),
     "datasets": ("datasets", "eval"),
     "fastapi": ("fastapi", "serve"),

@@ -1,7 +1,5 @@
 """Settings of generation: one frozen, validated set for the library, the command line, YAML files and Ray."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeVar
@@ -47,15 +45,13 @@ class Drawn:
     min_p: float = 0.0
 
     @classmethod
-    def of(cls, settings: Any) -> Drawn:
+    def of(cls, settings: Any) -> "Drawn":
         """Take it from settings that have its fields."""
         return cls(*(getattr(settings, each.name) for each in fields(cls)))
 
     @property
     def cuts(self) -> tuple[float, int, float, float]:
-        """Temperature, top-k, 1 - top_p and min-p as the op `warp_logits` takes them: -1 in place of 1 - top_p cuts
-        nothing.
-        """
+        """Temperature, top-k, 1 - top_p and min-p as the op `warp_logits` takes them; 1 - top_p = -1 cuts nothing."""
         return self.temperature, self.top_k, 1 - self.top_p if self.top_p < 1 else -1.0, self.min_p
 
 
@@ -97,9 +93,7 @@ class Sampling:
 
     @property
     def races(self) -> bool:
-        """Whether a `caw.Recommended` marks it by the race: it is drawn, at temperature LEAST_RACED or above, and from
-        more than one token. Others get green lists, however they are drawn.
-        """
+        """Whether a `caw.Recommended` races: drawn at temperature LEAST_RACED or above, from more than one token."""
         return self.temperature >= LEAST_RACED and greedy_if_one_token(self).do_sample
 
 
@@ -128,7 +122,7 @@ class Detectability:
         edits: share of words to delete; the text must still be detected in 90 % of 50 seeded draws.
         guard: what a greedy text must keep of the unmarked one, as a `caw.Guard`: tokens are changed one by one where
             the unmarked model finds back to its text, until the text is detected. It takes the place of retries
-            (max_attempts, best_of, select); no streams, no sampling.
+            (max_attempts, best_of, select); no sampling.
     """
 
     mark_eos: bool | None = flag(
@@ -236,7 +230,7 @@ class Settings(Running, Detectability, Sampling):
         own = {name: value for name, value in self.applied().items() if name in PENALTIES}
         return own | ({"logit_bias": {str(t): bias for t, bias in own["logit_bias"]}} if "logit_bias" in own else {})
 
-    def untested(self) -> Settings:
+    def untested(self) -> "Settings":
         """Return the settings without tests, as for unmarked texts."""
         defaults: dict[str, Any] = {field.name: field.default for field in fields(self)}
         return replace(self, **{name: defaults[name] for name in ("detectable_at", *OF_DETECTABLE)})

@@ -1,10 +1,4 @@
-"""The tolerance table of all tests and benchmarks: how far floats may differ, and why.
-
-No test has a tolerance of its own. Integers are compared with `torch.equal`. Loosening a row is a separate commit that
-states the measured error.
-"""
-
-from __future__ import annotations
+"""The tolerance table of all tests and benchmarks. Loosening a row is a commit that states the measured error."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +13,7 @@ __getattr__, __dir__ = lazy_names(__name__, {"caw.detection.watermark_check": "c
 
 @dataclass(frozen=True)
 class Tolerance:
-    """rms, peak: maximum root mean square and maximum peak of the error, both relative to the RMS of the expected
-    finite values. reason: source of the error.
-    """
+    """Greatest root mean square and peak of the error, relative to the expected values' RMS. reason: its source."""
 
     rms: float
     peak: float

@@ -1,7 +1,4 @@
-"""What the tokens of texts score, in arrays: by `caw._plain`, a C library without torch, or NumPy where it is missing.
-
-The numbers are those of the operators of the same names (`caw.ops`), which are compiled from the same sources.
-"""
+"""What tokens of texts score: by `caw._plain`, or NumPy, with the numbers of the operators of the same names."""
 
 from __future__ import annotations
 
@@ -143,9 +140,7 @@ def permutation_contains(seeds: np.ndarray, tokens: np.ndarray, vocab_size: int,
 
 
 def generator_words(seeds: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """The 32-bit number indices[i] of the generator that seeds[i] starts, int64 [N]; torch.rand(n)[t] = (word t &
-    0xFFFFFF) / 2^24.
-    """
+    """Word indices[i] of seeds[i]'s generator, int64 [N]; torch.rand(n)[t] = (word t & 0xFFFFFF) / 2^24."""
     if not library():
         return generator_words_ref(seeds, indices)
     words = np.empty(len(indices), np.int64)

@@ -1,8 +1,4 @@
-"""SynthID's tournament: which bit of a layer a token has, and who wins each layer.
-
-Dathathri et al. 2024 (Nature 634), as transformers writes it: a hash of the n-gram, and a table that a layer's key
-reads.
-"""
+"""SynthID's tournament (Dathathri et al. 2024, as transformers writes it): tokens' bits by layer, and winners."""
 
 from __future__ import annotations
 

@@ -41,6 +41,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 WORKERS = pytest.StashKey[list[tuple[int, list[str]]]]()  # what each worker compared
 TOOLS = {  # without which a gate is skipped
     "browser": ("chromium", "chromedriver"),
+    "c2pa": ("openssl",),
     "fuzzer": ("g++",),
     "postgres": ("initdb", "pg_ctl"),
     "ray": ("initdb", "pg_ctl"),
@@ -108,10 +109,7 @@ def _gate(item: pytest.Item) -> str | None:
 
 
 def _quick(items: list[pytest.Item], most: int, later: int) -> list[pytest.Item]:
-    """At most so many cases of each function, at equal distances, and nothing slow; all of `every_case`.
-
-    Each function begins elsewhere, so that where many go through one list, each entry is met.
-    """
+    """At most so many cases of a function, at equal distances from another start; nothing slow; all of `every_case`."""
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("slow") is None:
@@ -160,7 +158,6 @@ def _compared() -> tuple[int, list[str]]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker hands its comparisons to the process that reports."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["compared"] = _compared()
 
@@ -193,7 +190,6 @@ def seed() -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def models_with_parts() -> Iterator[weakref.WeakSet[Any]]:
-    """The models that hold what was derived from them."""
     from caw.models.parts import ModelParts
 
     models: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -246,7 +242,6 @@ def demo_model(demo: tuple[Any, Any]) -> Any:
 
 @pytest.fixture(scope="session")
 def demo_tokenizer() -> Any:
-    """The demo model's tokenizer, without loading the model."""
     from caw.models import DEMO_MODEL, load_tokenizer
 
     try:

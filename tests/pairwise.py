@@ -6,11 +6,7 @@ from typing import Any
 
 
 def pairwise(*parameters: Iterable[Any]) -> list[tuple[Any, ...]]:
-    """Cases with one value of each parameter, so that any two values of two parameters are together in one of them.
-
-    Greedy and the same in every run: about as many cases as the two longest parameters have combinations. What three
-    values do together is not covered: write such cases beside these.
-    """
+    """Cases in which any two values of two parameters meet; greedy, the same in every run; three values may not."""
     values = [list(parameter) for parameter in parameters]
     rows = list(product(*(range(len(v)) for v in values)))
     met = {row: set(combinations(enumerate(row), 2)) for row in rows}

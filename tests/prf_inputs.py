@@ -11,14 +11,12 @@ WIDTHS = [0, 1, 3, 4, 5, 9]
 
 
 def contexts(batch, width, device):
-    """Token ids, the missing token among them."""
     context = torch.randint(-1, 100_000, (batch, width))
     context[0] = -1
     return context.to(device)
 
 
 def mixed_keys(key: int, count: int) -> list[int]:
-    """`key`, then others: the halves of some look negative."""
     return ([key] + KEYS[::-1] * count)[:count]
 
 

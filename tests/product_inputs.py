@@ -4,7 +4,6 @@ import torch
 
 
 def drawn(device, rows, size, outputs, dtype, biases=0, residual=False, gated=False):
-    """biases: bit i, weight i has one."""
     generator = torch.Generator().manual_seed(rows * 1000 + size)
 
     def make(*shape):

@@ -60,7 +60,6 @@ def mounted(folder: Path, size: str) -> Iterator[Path]:
 
 
 def fill(folder: Path, left: int) -> Path:
-    """A file that leaves `left` bytes of the disk."""
     ballast = folder / "ballast"
     found = os.statvfs(folder)
     ballast.write_bytes(b"x" * (found.f_bavail * found.f_frsize - left))

@@ -83,10 +83,7 @@ def test_every_script_runs_by_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.gate("rehearsal")
 def test_smoke_of_the_kernels_reaches_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What compute-sanitizer is given, here by the launchers themselves: every kernel of the folder, each result right.
-
-    Without a GPU they run in Triton's interpreter.
-    """
+    """What compute-sanitizer is given, by the launchers: every kernel of the folder, each result right."""
     monkeypatch.syspath_prepend(str(FOLDER))
     smoke, bench = importlib.import_module("kernel_smoke"), importlib.import_module("bench_kernels")
     device = "cuda" if torch.cuda.is_available() else "cpu"

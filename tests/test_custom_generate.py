@@ -47,7 +47,6 @@ def left_padded(prompts: list[list[int]] = PROMPTS) -> dict[str, torch.Tensor]:
 
 
 def both(model: Any, inputs: dict[str, torch.Tensor] | None = None, **options: Any) -> tuple[Any, Any]:
-    """(ours, transformers' own)."""
     inputs = inputs or left_padded()
     options = {"max_new_tokens": NEW, "do_sample": False, "pad_token_id": 0, **options}
     return model.generate(**inputs, custom_generate=caw.decode, **options), model.generate(**inputs, **options)

@@ -1,7 +1,4 @@
-"""One set of defaults, said in caw/defaults.py and nowhere else.
-
-theta was .5 in the library, .8 in the demo and README, .6 in the evaluation's example and .9 in the published runs.
-"""
+"""One set of defaults, said in caw/defaults.py and nowhere else: theta once was .5, .6, .8 and .9."""
 
 import inspect
 import re

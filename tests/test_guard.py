@@ -22,7 +22,7 @@ def test_defaults_and_short_forms() -> None:
 
 
 def test_it_is_described_for_json() -> None:
-    said = {"keeps": "json", "rejoin": 4, "horizon": 12, "rollouts": 96, "strengths": [1.0, 2.0]}
+    said = {"keeps": "json", "rejoin": 4, "horizon": 12, "rollouts": 96, "window": 64, "strengths": [1.0, 2.0]}
     assert caw.Guard("json", strengths=(1, 2)).described() == said
     assert Settings(detectable_at=0.1, guard=caw.Guard("json", strengths=(1, 2))).tested()["guard"] == said
     assert "guard" not in Settings(detectable_at=0.1).tested()
@@ -44,6 +44,7 @@ def test_wrong_fields() -> None:
         ({"keeps": type(caw.keeps.results())}, TypeError, "got the class Results; make an object of it"),
         ({"horizon": False}, TypeError, "horizon must be an integer"),
         ({"rejoin": 1}, ValueError, r"rejoin must be an integer in \[2, 64\], got 1"),
+        ({"window": 7}, ValueError, r"window must be an integer in \[8, 65536\], got 7"),
         ({"rollouts": 0}, ValueError, r"rollouts must be an integer in \[1, 65536\], got 0"),
         ({"horizon": 3}, ValueError, r"horizon must be an integer in \[4, 65536\], got 3"),
         ({"strengths": ()}, TypeError, "strengths must be a list of 1 to 10 numbers"),
@@ -79,7 +80,7 @@ def test_what_a_guard_does_not_go_with() -> None:
         ({"do_sample": True}, r"a guard needs greedy text, .* the race of caw.EXP\(strength='scale'\) costs nothing"),
         ({"best_of": 2}, "a guard changes one text and has nothing to select from, got best_of=2; leave best_of"),
         ({"select": "likeliest"}, "a guard changes one text and has nothing to select from, got select='likeliest'"),
-        ({"streamer": Recorder()}, "a guard changes the text after it was generated, so it cannot be streamed"),
+        ({"streamer": Recorder(), "on_undetected": "unmarked"}, "a streamer shows the text before it is tested, so"),
         ({"watermark": caw.KGW(key=1, payload=5, payload_bits=8)}, "detectable_at does not support payloads"),
     ):
         given = {"watermark": caw.KGW(key=1), "detectable_at": 0.1, "guard": caw.Guard(), **options}

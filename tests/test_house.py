@@ -72,7 +72,6 @@ def test_no_message_of_ours_is_parsed(sources: dict[str, str]) -> None:
 
 
 def imported(text: str) -> set[str]:
-    """Names that a module imports, those of types alone left out."""
     tree = ast.parse(text)
     types = [node for test in ast.walk(tree) if isinstance(test, ast.If) and "TYPE_CHECKING" in ast.unparse(test.test)
              for part in test.body for node in ast.walk(part)]  # fmt: skip

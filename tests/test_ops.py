@@ -67,7 +67,6 @@ def layer_inputs(head_norms: bool, packed: bool = False) -> list[Any]:
 
 
 def after_norms(given: list[Any]) -> list[Any]:
-    """The layer with norms of what attention and the MLP give."""
     width = given[0].shape[2]
     return [x if i != 9 else [*x, torch.rand(width), torch.rand(width)] for i, x in enumerate(given)]
 
@@ -269,10 +268,7 @@ def test_references_are_plain_functions() -> None:
 
 
 def test_a_change_of_a_schema_raises_their_number() -> None:
-    """A library built before the change must not be loaded: raise SCHEMAS in caw/_ext.py and csrc/schemas.h.
-
-    An op that only goes away needs no new number, nor do other names of arguments or ops that no library has.
-    """
+    """A library built before must not be loaded: raise SCHEMAS in caw/_ext.py and csrc/schemas.h; not for less."""
     names = sorted(name for name in dir(torch.ops.caw) if not name.startswith("_") and name not in ("name", "default"))
     every = "\n".join(str(getattr(torch.ops.caw, name).default._schema) for name in names)
     found = hashlib.sha256(every.encode()).hexdigest()[:16]

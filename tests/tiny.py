@@ -17,7 +17,6 @@ CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assista
 
 
 def tiny_tokenizer(*, chat: bool = True) -> Any:
-    """Byte-level BPE with at most VOCABULARY entries; every text can be written."""
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()
@@ -33,7 +32,6 @@ def tiny_tokenizer(*, chat: bool = True) -> Any:
 
 
 def tiny_model(vocab_size: int, *, positions: int = 512) -> Any:
-    """Random float32 weights, the same on every call."""
     torch.manual_seed(7)
     config = LlamaConfig(
         vocab_size=vocab_size, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,

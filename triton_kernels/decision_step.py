@@ -79,7 +79,6 @@ def _capacity(
     window, i_b, network, K: tl.constexpr, TRANSFORM: tl.constexpr, CLASSES: tl.constexpr, BLOCK_H: tl.constexpr,
     BLOCK_F: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Capacity of one sequence."""
     o_h = tl.arange(0, BLOCK_H)
     hidden = first_layer(window.x_ptrs, window.strides, i_b, network, o_h, K, TRANSFORM, BLOCK_F)
     if CLASSES > 0:

@@ -219,7 +219,6 @@ def _race_kernel(
     stride_vb, stride_ib, stride_rb, stride_cb, max_strength, K, M,
     W: tl.constexpr, SCALE: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """The race of one row."""
     i_b = tl.program_id(0).to(tl.int64)
     lo, hi = key_words(key_ptr + i_b)
     count = race_rungs(

@@ -126,7 +126,6 @@ def _race_ladder_kernel(
     W: tl.constexpr, SCALE: tl.constexpr, DEDUPLICATE: tl.constexpr, BLOCK_K: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    """The race of one row."""
     i_b = tl.program_id(0).to(tl.int64)
     lo, hi = key_words(key_ptr + i_b)
     p_context = text.padded_ptr + i_b * text.stride_pb + tl.load(text.tally_ptr + i_b)

@@ -96,10 +96,7 @@ def _over_one(b_q, PLACE: tl.constexpr):
 
 @triton.jit
 def int8_tile(p_row, m_o, table, K, start, EVEN_K: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_K: tl.constexpr):
-    """float32 weights of inputs start to start + BLOCK_K, a multiple of 64: [BLOCK_O, BLOCK_K].
-
-    (q - 128) s = (1 + q / 256) 256 s - 384 s, exactly.
-    """
+    """float32 weights [BLOCK_O, BLOCK_K] from input start, a multiple of 64: (1 + q / 256) 256 s - 384 s, exactly."""
     pairs: tl.constexpr = BLOCK_K // 64
     o_k, o_p = start + tl.arange(0, BLOCK_K), start // 64 + tl.arange(0, pairs)
     m_q, m_s = m_o[:, None], m_o[:, None]

@@ -21,7 +21,6 @@ BLOCK_T = 256  # tokens of the text a program; no fewer than its threads
 
 @triton.jit
 def _repetition_penalty(b_x, penalty):
-    """The repetition penalty of logits."""
     return tl.where(b_x < 0, b_x * penalty, tl.div_rn(b_x, tl.zeros_like(b_x) + penalty))
 
 

@@ -20,7 +20,6 @@ def _rungs_kernel(
     values_ptr, ids_ptr, race_ptr, candidates_ptr, needs_ptr, counts_ptr, stride_vb, stride_ib, stride_rb,
     max_strength, K, M, SCALE: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """One row."""
     i_b = tl.program_id(0).to(tl.int64)
     o_k = tl.arange(0, BLOCK_K)
     m_k = o_k < K

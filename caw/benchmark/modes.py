@@ -63,10 +63,7 @@ class ModeInputs:
 
 
 def check_modes(names: Sequence[str]) -> tuple[str, ...]:
-    """The modes in the order given, "plain" first and each once; "default" and "all" stand for theirs.
-
-    Raises ValueError for unknown names.
-    """
+    """The modes in order, each once, "plain" first; "default" and "all" stand for theirs. ValueError for others."""
     groups = {"default": DEFAULT, "all": ALL}
     wanted = [name for given in names for name in groups.get(given, (given,))]
     for name in wanted:
@@ -76,7 +73,6 @@ def check_modes(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def call_of(mode: str, inputs: ModeInputs) -> Call:
-    """Return the call that generates in this mode."""
     if mode in OTHERS:
         return theirs(inputs, mode)
     watermark, policy, branching = parts_of(mode.removesuffix(DRAFTS), inputs)
@@ -165,10 +161,7 @@ def theirs(inputs: ModeInputs, mode: str) -> Call:
 
 
 def same_tokens(names: Sequence[str]) -> list[list[str]]:
-    """Return groups of names that must give the same tokens, for any branching.
-
-    The others of a group are held against its first.
-    """
+    """Return groups of names that must give the tokens of the group's first, for any branching."""
     groups = [[PLAIN, PLAIN + DRAFTS, "transformers", "transformers-static"]]
     groups += [[w, w + DRAFTS] for w in WATERMARKS]
     groups.append(["as-transformers-kgw", "transformers-kgw"])

@@ -1,7 +1,4 @@
-"""Sizes of `caw benchmark`: how much to measure by default, and real models' shapes for random weights.
-
-Imported by the command line, so it needs no PyTorch.
-"""
+"""Sizes of `caw benchmark`, and real models' shapes for random weights; the command line needs no PyTorch for it."""
 
 from typing import Any
 

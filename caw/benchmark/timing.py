@@ -1,7 +1,5 @@
 """Timing that is robust on a busy machine: modes take turns, medians with quartiles, ratios within a round."""
 
-from __future__ import annotations
-
 import gc
 import random
 import statistics
@@ -41,7 +39,7 @@ class Summary:
     n: int
 
     @classmethod
-    def of(cls, samples: Sequence[float]) -> Summary:
+    def of(cls, samples: Sequence[float]) -> "Summary":
         if not samples:
             raise ValueError("expected at least one sample, got none; measure at least one round")
         low, _, high = statistics.quantiles(samples, n=4, method="inclusive") if len(samples) > 1 else [samples[0]] * 3
@@ -69,12 +67,7 @@ def clock_for(device: torch.device, threads: int) -> tuple[str, Clock]:
 
 
 def short_run(tokens: int, device: torch.device) -> int:
-    """Tokens of the run whose time is taken off the long one's, so that prefill cancels out.
-
-    On a GPU either both runs capture their step or none does.
-
-    Raises ValueError for the one number of tokens where that cannot be.
-    """
+    """Tokens of the run taken off the long one's time. On a GPU both or none capture; ValueError if that cannot be."""
     if device.type == "cpu":
         return 1
     if tokens == GRAPH_STEPS:
@@ -158,5 +151,4 @@ def ratios(samples: Sequence[float], base: Sequence[float]) -> Summary:
 
 
 def scaled(samples: Sequence[float], factor: float) -> dict[str, Any]:
-    """Summary of samples times factor."""
     return Summary.of([s * factor for s in samples]).as_dict()

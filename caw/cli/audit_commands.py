@@ -1,7 +1,5 @@
 """`caw audit`: export and verify receipts, and measure the deployed keys."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator
@@ -107,10 +105,12 @@ def public_key(
 
 def report(
     registry: RegistryUrl = None,
-    unmarked: Annotated[str | None, typer.Option(help='JSONL of your own unmarked texts: {"text": ...}.')] = None,
+    unmarked: Annotated[
+        str | None, typer.Option(help='JSONL of your own unmarked texts: {"text": ..., "language": ...}.')
+    ] = None,
     marked: Annotated[
         str | None,
-        typer.Option(help='JSONL of texts that were served: {"text": ...}; the key comes from a receipt or "key_id".'),
+        typer.Option(help='JSONL of texts that were served, alike; the key comes from a receipt or "key_id".'),
     ] = None,
     tokenizer: Annotated[str | None, typer.Option(help="Tokenizer of the model that wrote the texts.")] = None,
     fpr: Annotated[float, typer.Option(help="False-positive rate: the detection threshold on the p-value.")] = 1e-3,
@@ -120,7 +120,8 @@ def report(
 ) -> None:
     """Measure the false-positive rate and the detection rate of the deployed keys on your own texts.
 
-    Marked texts are tested at 200, 300 and 400 tokens, unchanged and with words deleted. Prints JSON.
+    Marked texts are tested at 200, 300 and 400 tokens, unchanged and with words deleted, and by language and by the
+    share of tokens that the mark could choose, where lines and receipts say them. Prints JSON.
 
     Examples:
 
@@ -134,12 +135,12 @@ def report(
             raise ValueError("--unmarked and --tokenizer are both required, got one or none; give both")
         found = opened(registry)
         from caw.models.tokenizer import detection_tokenizer
-        from caw.registry.report import make_report
+        from caw.registry.report import Given, make_report
         from caw.registry.report_page import write_page
 
         made = make_report(
-            found, detection_tokenizer(tokenizer, complain), [text for text, _ in _texts(unmarked)],
-            list(_texts(marked)) if marked is not None else [], fpr=fpr, every=every, progress=True,
+            found, detection_tokenizer(tokenizer, complain), [Given(*line) for line in _texts(unmarked)],
+            [] if marked is None else [Given(*line) for line in _texts(marked)], fpr=fpr, every=every, progress=True,
         )  # fmt: skip
         print(json.dumps(made.as_dict(), indent=2))
         if html is not None:
@@ -159,15 +160,13 @@ def _lines(source: str) -> Iterator[str]:
                 ) from None
 
 
-def _texts(source: str) -> Iterator[tuple[str, str | None]]:
-    """Return (text, key id or None) of every line. Raise ValueError at the first bad line: a report leaves nothing out
-    silently.
-    """
+def _texts(source: str) -> Iterator[tuple[str, str | None, str]]:
+    """Return (text, key id or None, language or "") of every line. ValueError at the first bad line."""
     with open_input(source) as file:
         for row in read_rows(file, field="text"):
             value: Any = row.value if isinstance(row, Row) else {}
-            text, key = value.get("text"), value.get("key_id")
-            if not isinstance(text, str) or not isinstance(key, str | None):
+            text, key, language = value.get("text"), value.get("key_id"), value.get("language", "")
+            if not isinstance(text, str) or not isinstance(key, str | None) or not isinstance(language, str):
                 reason = "it has no text" if isinstance(row, Row) else row.message
                 raise ValueError(f'{source}, line {row.number} must be {{"text": ...}}; {reason}')
-            yield text, key
+            yield text, key, language

@@ -110,7 +110,6 @@ def benchmark(
 
 
 def _sized(size: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Apply --size, except where other options override it."""
     if size not in SIZES:
         raise ValueError(f"--size must be one of {', '.join(SIZES)}, got {size!r}; choose one")
     return {**SIZES[size], **{name: value for name, value in given.items() if value is not None}}
@@ -170,9 +169,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _short(ratio: float) -> str:
-    """Format a number in at most four characters below 100: a disturbed run must not widen the table beyond 80
-    columns.
-    """
+    """Format in at most four characters below 100: a disturbed run must not widen the table beyond 80 columns."""
     return f"{ratio:.2f}" if 0 <= ratio < 9.995 else f"{ratio:.1f}"  # negative: noise between two short runs
 
 

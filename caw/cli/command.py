@@ -1,7 +1,5 @@
 """The options of a command: groups of them reach it as objects or mappings, and `--help` shows the common ones."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import inspect
@@ -20,10 +18,7 @@ PARAGRAPHS, EXAMPLES = 2, 3  # of a command's description in its short help
 
 
 def options_of(kind: type, *names: str, **defaults: Any) -> dict[str, Any]:
-    """Return the options of a dataclass by field: (annotation, default), or a group of further options.
-
-    names: of the fields to take, () = all that have one. defaults: of this command, where they are not the field's.
-    """
+    """Return a dataclass's options by field, `names` or all: (annotation, default), or a group of further ones."""
     hints, found = get_type_hints(kind, include_extras=True), dict[str, Any]()
     for each in fields(kind):
         if names and each.name not in names:

@@ -1,7 +1,5 @@
 """`caw demo`: plain, KGW, CAW and drawn outputs of one prompt, side by side."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any

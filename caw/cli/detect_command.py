@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,9 +24,10 @@ from caw.cli.errors import BAD_LINES, complain, user_errors
 from caw.cli.policy_choice import choose_watermark
 from caw.flags import flag
 from caw.io.files import check_paths
-from caw.io.inputs import name_of, open_input, read_text
+from caw.io.inputs import name_of, open_input, read_bounded, read_text
 from caw.io.jsonl import Row, read_rows, text_field
 from caw.io.progress import Bar
+from caw.manifest import bare, read
 from caw.models import DEMO_MODEL
 from caw.requirements import require
 from caw.watermarks.names import WATERMARKS
@@ -82,6 +83,8 @@ class Test:
     prefix: str = flag("", "Text that every input starts with, such as a prompt; excluded from the test.", TEST)
     regions: bool = flag(False, "Also find the marked parts of each text.", TEST)
     receipt: str | None = flag(None, "Receipts of `caw generate` or `caw serve`: repeat each recorded test.", TEST)
+    manifest: str | None = flag(None, "C2PA manifest that came beside the text.", TEST, metavar="FILE")
+    c2pa_trust: str | None = flag(None, "PEM file of certificates whose C2PA manifests are trusted.", TEST)
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,6 @@ class Task:
 
     @property
     def only(self) -> Detector | None:
-        """Return the detector if there is exactly one."""
         return next(iter(self.detectors.values())) if len(self.detectors) == 1 else None
 
     def behind(self, item: Item) -> Task:
@@ -172,7 +174,8 @@ def detect(
         sources, null, power = texts.sources, texts.null, texts.power
         files = {**sources, **{f"FILE {file}": file for file in texts.file or ()}, "--config": config,
                  "--text": "-" if texts.text == "-" else None, "--tokenizer": texts.tokenizer,
-                 "--receipt": test.receipt, **reads.files}  # fmt: skip
+                 "--receipt": test.receipt, "--manifest": test.manifest, "--c2pa-trust": test.c2pa_trust,
+                 **reads.files}  # fmt: skip
         check_paths(files, {"--html": report.html, "--qq": report.qq})
         reads.check(sources)
         options |= reads.of_mark
@@ -185,7 +188,8 @@ def detect(
             if at is not None:
                 others |= {"registry": registry, "tenant": tenant, "tokenizer": texts.tokenizer, "fpr": test.fpr,
                            "normalize": test.normalize, "prefix": test.prefix or None,
-                           "receipt": test.receipt}  # fmt: skip
+                           "receipt": test.receipt, "manifest": test.manifest,
+                           "c2pa-trust": test.c2pa_trust}  # fmt: skip
             given = next((name for name, value in others.items() if value not in (None, False)), None)
             if given is not None:
                 whose = "the registry" if at is None else "the server"
@@ -196,6 +200,7 @@ def detect(
                 raise typer.Exit(BAD_LINES if bad else 0)
             found, near = deployed.watermarks(registry, tenant)
             items, bad = read_items(texts)
+            items = with_records(items, test, as_json=report.as_json, single=single)
             bad += check_made(items, list(found.values()), texts.input)
             loaded, how = _tokenizer_for(items, texts.tokenizer), {"fpr": test.fpr, "normalize": test.normalize}
             bad += deployed.test(
@@ -217,6 +222,7 @@ def detect(
         if test.regions:
             task = replace(task, detectors={n: replace(d, regions=True) for n, d in task.detectors.items()})
         items, bad = read_items(texts, reads.prompt_field)
+        items = with_records(items, test, as_json=report.as_json, single=single)
         if null is None:
             bad += check_made(items, [each.watermark for each in task.detectors.values()], texts.input or power)
         if told is not None:
@@ -251,7 +257,6 @@ def _task(marks: dict[str, Signature], test: dict[str, Any], prefix: str, report
 
 
 def _watermarks(config: Path | None, name: str, key: str | None, options: dict[str, Any]) -> dict[str, Signature]:
-    """Return the watermarks to test for, by name."""
     if config is not None:
         given = [opt.as_typed(option) for option, value in options.items() if value is not None]
         if given:
@@ -281,7 +286,6 @@ def _check(task: Task, null: str | None, power: str | None) -> None:
 
 
 def _with_model(task: Task, reads: reader.ReaderSettings, told: Receipts | None) -> Task:
-    """Return the task with the model's weights, and its tokenizer."""
     weights = reads.load([d.watermark for d in task.detectors.values()])
     if told is not None:
         told.check_weights(weights, f"{reader.MODEL}{reads.model}")
@@ -337,9 +341,7 @@ def _test(task: Task, items: Sequence[Item], told: Receipts | None, *, single: b
 
 
 def read_items(texts: Texts, prompt_field: str | None = None) -> tuple[list[Item], int]:
-    """Read the items of exactly one source: FILE, --text or input files. Also return the number of bad lines, each
-    reported.
-    """
+    """Read the items of exactly one of FILE, --text and the input files. Also return how many bad lines it reported."""
     sources, field, files = texts.sources, texts.field, texts.file or []
     given = [name for name, value in sources.items() if value is not None]
     if len(given) != 1:
@@ -377,10 +379,32 @@ def read_items(texts: Texts, prompt_field: str | None = None) -> tuple[list[Item
     return items, bad
 
 
-def check_made(items: Sequence[Item], marks: Sequence[Signature], source: str | None) -> int:
-    """Report texts whose lines say that they have another mark than is tested, or another key, which may be meant;
-    return how many have another mark.
+def with_records(items: Sequence[Item], test: Test, *, as_json: bool, single: bool) -> list[Item]:
+    """Return the texts without what was put behind them; print what their manifests say, or have --json say it.
+
+    ValueError or OSError, in one sentence, for files that hold something else.
     """
+    if test.manifest is not None and not single:
+        raise ValueError("--manifest is of one text, got several; give them one by one")
+    beside = None if test.manifest is None else read_bounded(test.manifest)
+    trust = "" if test.c2pa_trust is None else read_text(test.c2pa_trust)
+    if test.c2pa_trust is not None and "BEGIN CERTIFICATE" not in trust:
+        raise ValueError(f"--c2pa-trust must be a PEM file of certificates, got {test.c2pa_trust}; give one")
+    texts = []
+    for item in items:
+        record = None
+        if isinstance(item.content, str):
+            record, item = read(item.content, trust, beside), replace(item, content=bare(item.content))
+        if record is not None:
+            item = replace(item, told={"manifest": {**asdict(record), "message": record.message}})
+            if not as_json:
+                print(item.said(record.message, single=single))
+        texts.append(item)
+    return texts
+
+
+def check_made(items: Sequence[Item], marks: Sequence[Signature], source: str | None) -> int:
+    """Report texts whose lines name another key or mark than is tested; return how many have another mark."""
     made = [item.made for item in items]
     count, said = unread(made, marks)
     for remark in filter(None, (said, of_other_keys(made, marks))):

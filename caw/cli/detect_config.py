@@ -86,7 +86,8 @@ def _named_watermark(entry: Any, where: str) -> tuple[str, Signature]:
         if parameter not in known:
             raise ValueError(f"{where}: {parameter!r} is not a parameter of {kind}; use {', '.join(sorted(known))}")
     try:
-        return name, cls(read_key(key), **values)
+        secret: Any = key if isinstance(key, list) else read_key(key)  # a list: layer keys of SynthID, SGLang's two
+        return name, cls(secret, **values)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from None
 

@@ -23,10 +23,7 @@ NAMED = UNREAD - {"subkeys", "context_width"}
 
 @dataclass(frozen=True)
 class Made:
-    """How a line says that its text was made.
-
-    watermark: as described in it. key_id: of its key. drawing: sampling settings; {} = greedy.
-    """
+    """How a line describes its text: its watermark, its key's id, and its sampling settings ({} = greedy)."""
 
     watermark: Mapping[str, Any]
     key_id: str
@@ -45,19 +42,13 @@ def made_of(line: Mapping[str, Any]) -> Made | None:
         return None
     sampling = settings["sampling"]
     drawing = {} if not isinstance(sampling, Mapping) else {"do_sample": True} | {
-        name: sampling[name] for name in DRAWING if _is_number(sampling.get(name))
+        name: sampling[name] for name in DRAWING if type(sampling.get(name)) in (int, float)
     }  # fmt: skip
     return Made(watermark, str(line.get("key_id")), drawing)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def drawn_of(made: Made | None, marks: Sequence[Signature]) -> dict[str, Any] | None:
-    """Return how a text was drawn that a race at full strength may have marked: its temperature and what
-    was cut; {} for a text without a race, None if nothing says it.
-    """
+    """Return how a text that a full race may mark was drawn, {} for one without a race, None if nothing says it."""
     if made is None:
         return None
     races = made.races if any(len(mark.parts) > 1 for mark in marks) else bool(made.drawing)
@@ -120,7 +111,6 @@ def _watermark_of(made: Made, marks: Sequence[Signature]) -> Signature | None:
 
 
 def _reads(test: Signature, part: Signature) -> bool:
-    """Whether a test for one watermark reads texts of another."""
     from caw.watermarks.names import said_of
 
     one, other = ({n: v for n, v in said_of(each).items() if n not in UNREAD} for each in (test, part))
@@ -142,7 +132,6 @@ def _read(mark: Signature) -> dict[str, Any]:
 
 
 def _options(mark: Signature) -> str:
-    """Return the options of `caw detect` for a watermark."""
     name, usual = mark.name, type(mark)(1)
     given = [f"--watermark {name}"]
     for option, argument in WATERMARK_OPTIONS[name].items():

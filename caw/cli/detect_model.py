@@ -1,6 +1,4 @@
-"""`caw detect --weights model:NAME`: token weights from a model that reads each text; `caw detect` loads a model only
-for this.
-"""
+"""`caw detect --weights model:NAME`: token weights from a model that reads each text."""
 
 from __future__ import annotations
 
@@ -43,11 +41,7 @@ DRAWN: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ReaderSettings:
-    """Options about the weights of tokens, and about a model that reads the texts.
-
-    of_mark: options that say how strongly a watermark marks. drawn: how the texts were drawn; none = greedily.
-    running: of `Place`.
-    """
+    """Options of token weights and of a model that reads texts; `drawn` says how those were drawn (none = greedily)."""
 
     weights: str | None = flag(
         None, "Token weights: a shipped table, a file from `caw detection-weights`, or model:NAME for a model that "
@@ -104,10 +98,7 @@ class ReaderSettings:
     def as_told(
         self, items: list[Item], marks: Sequence[Signature], *, alike: bool
     ) -> tuple[ReaderSettings, list[Item]]:
-        """Return settings and texts with how the texts were drawn, where their lines say it and no option does.
-
-        alike: whether all texts are read in one way.
-        """
+        """Return settings and texts with how those were drawn, where lines say it and no option does. alike: all so."""
         steered = self.policy is not None or any(value is not None for value in self.of_policy.values())
         if steered or self.calibration is not None or any(value is not None for value in self.drawn.values()):
             return self, items

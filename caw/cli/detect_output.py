@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,8 @@ class Item:
     """A text (or its token ids) to test, with the prompt that it answers if a model reads it and the line has one.
 
     number: of its line; 0 for one of several files, whose name is its id. made: what its line says of how it was made,
-    None if it does not. drawn: how a model should take it to be drawn, None = as all texts.
+    None if it does not. drawn: how a model should take it to be drawn, None = as all texts. told: more for its --json
+    object.
     """
 
     number: int
@@ -41,6 +42,7 @@ class Item:
     prompt: str | None = None
     made: Made | None = None
     drawn: Mapping[str, Any] | None = None
+    told: Mapping[str, Any] = field(default_factory=dict)
 
     def said(self, sentence: str, *, single: bool) -> str:
         """Prefix a sentence with the item's line or file, unless it is a single text."""
@@ -48,7 +50,6 @@ class Item:
 
 
 def result_line(item: Item, result: Result) -> dict[str, Any]:
-    """Return the --json object of one text."""
     from caw.detection.key_list import KeyListResult
 
     if isinstance(result, KeyListResult):
@@ -57,9 +58,9 @@ def result_line(item: Item, result: Result) -> dict[str, Any]:
             del line["id"]
         return {
             "id": item.id, "is_watermarked": result.is_watermarked, "matches": list(result.matches),
-            "p_values": result.p_values, "fpr": result.fpr, "message": result.message, "results": results,
+            "p_values": result.p_values, "fpr": result.fpr, "message": result.message, "results": results, **item.told,
         }  # fmt: skip
-    line = {"id": item.id, **asdict(result)}
+    line = {"id": item.id, **asdict(result), **item.told}
     del line["error"], line["token_ids"], line["token_scores"]  # texts with an error are bad lines here
     if result.regions is None:
         del line["regions"], line["text_p_value"]
@@ -114,7 +115,6 @@ def _is_corrected(result: DetectionResult) -> bool:
 
 
 def _cells(result: DetectionResult) -> list[str]:
-    """Return p-value, z-score, tokens scored, payload and remark."""
     return [
         format_p(result.p_value), f"{result.z_score:.2f}", f"{result.num_scored} of {result.num_tokens}",
         _payload(result), _remark(result),
@@ -192,7 +192,6 @@ def _show_one(console: Console, item: Item, result: Result) -> None:
 
 
 def _show_findings(console: Console, item: Item, result: DetectionResult, name: str = "") -> None:
-    """Print the payload and the marked parts, one per line."""
     lines = []
     if result.payload is not None and result.payload_confidence is not None:
         least = 100 * min(result.payload_confidence)
@@ -209,7 +208,6 @@ def _show_findings(console: Console, item: Item, result: DetectionResult, name: 
 
 
 def show_null_reports(reports: dict[str, NullReport]) -> None:
-    """Print the false-positive rates of each key."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -244,7 +242,6 @@ def _rate(rate: Rate) -> str:
 
 
 def show_power(rows: Sequence[PowerRow]) -> None:
-    """Print the detection rate by length."""
     from rich.console import Console
     from rich.table import Table
 

@@ -52,9 +52,7 @@ class Receipts:
         self._check_subkeys(mark)
 
     def mark_among(self, marks: Mapping[str, Signature]) -> Signature:
-        """Return the watermark, among several by key id, that these receipts were tested for. Raise ValueError if there
-        is none.
-        """
+        """Return the watermark, among several by key id, of these receipts. Raise ValueError if there is none."""
         mark = marks.get(self.any.key_id)
         if mark is None or mark.name != self.any.watermark:
             raise ValueError(
@@ -73,11 +71,7 @@ class Receipts:
             )
 
     def options(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Return the detector settings of the receipts. Options that were given (None = not given) must agree with
-        them.
-
-        Raises ValueError for a different setting, OSError or ValueError if the weights are not those of the receipts.
-        """
+        """Return the receipts' detector settings. ValueError or OSError where given ones (not None) are others."""
         told = {"fpr": self.any.level, **self.any.test}
         for name, value in given.items():
             if value not in (None, told.get(name)) and name != "weights":
@@ -119,11 +113,7 @@ class Receipts:
             )
 
     def confirms(self, item: Item, result: Any, *, single: bool) -> bool:
-        """Compare the result's p-value with the text's receipt and report a difference. Weights from a model may differ
-        by rounding.
-
-        single: whether the text does not come from a line.
-        """
+        """Tell whether a text's p-value is its receipt's (a model's weights may round), and report a difference."""
         from caw.detectable.receipts import text_digest
 
         if self.any.weights is not None and model_of(self.any.weights["name"]) is not None:
@@ -146,9 +136,7 @@ class Receipts:
 
 
 def owners(items: Sequence[Item], told: Sequence[Receipts]) -> tuple[list[tuple[Receipts, list[Item]]], int]:
-    """Assign each text to the file that has its receipt. Also return how many have none (each reported; an error for a
-    single text).
-    """
+    """Assign each text to the file with its receipt. Also return how many have none (reported; a single one raises)."""
     from caw.detectable.receipts import text_digest
 
     found = [(each, list[Item]()) for each in told]
@@ -177,9 +165,7 @@ def repeat(
     told: Sequence[Receipts], items: Sequence[Item], marks: Mapping[str, Signature], tokenizer: Any, prefix: str,
     given: dict[str, Any], *, as_json: bool, single: bool,
 ) -> int:  # fmt: skip
-    """Repeat the tests of the receipts, each text under its own key, and print the results. Return how many texts have
-    no receipt or differ from it.
-    """
+    """Repeat the tests of receipts, print the results, and return how many texts have no receipt or differ from it."""
     from caw.detection import Detector
 
     found, strangers = owners(items, told)
@@ -198,10 +184,7 @@ def repeat(
 
 
 def read_receipts(source: str) -> Receipts:
-    """Read the receipts of a file, one a line.
-
-    Raises OSError, or ValueError in one sentence if there is none or if they record different kinds of test.
-    """
+    """Read a file's receipts, one a line. OSError, or ValueError for none and for different kinds of test."""
     first, *others = read_tests(source)
     for other in others:
         name = next(name for name in SAME if getattr(first.any, name) != getattr(other.any, name))
@@ -212,10 +195,7 @@ def read_receipts(source: str) -> Receipts:
 
 
 def read_tests(source: str) -> list[Receipts]:
-    """Read the receipts of a file, grouped by kind of test. Lines that are not receipts are reported and skipped.
-
-    Raises OSError, or ValueError in one sentence if there is none.
-    """
+    """Read a file's receipts by kind of test; report and skip other lines. OSError, or ValueError for none."""
     from caw.detectable.receipts import Receipt
 
     found: dict[str, dict[str, Receipt]] = {}
@@ -242,10 +222,7 @@ def read_tests(source: str) -> list[Receipts]:
 
 
 def _objects(source: str, skipped: list[str]) -> Iterator[tuple[str, Any]]:
-    """Return each candidate object with its position: a line, or the field "receipt" of a line.
-
-    skipped: receives the error of each line without an object.
-    """
+    """Return each candidate object (a line, or its "receipt") with its position. skipped: receives the errors."""
     with open_input(source) as stream:
         for row in read_rows(stream, unique=False):  # servers write two lines of each text
             where = f"{name_of(source)}, line {row.number}"

@@ -1,6 +1,4 @@
-"""`caw detect --registry`: test texts under all keys of a registry, including retired ones. Each key stores its own
-watermark.
-"""
+"""`caw detect --registry`: test texts under all keys of a registry; each key stores its own watermark."""
 
 from __future__ import annotations
 
@@ -35,10 +33,7 @@ Tenant = Annotated[
 def watermarks(
     url: str | None, tenant: str | None
 ) -> tuple[dict[str, Signature], Callable[[str], list[dict[str, Any]]]]:
-    """Return (the watermarks of a registry, or of one tenant, by key id; what finds the receipts close to a text).
-
-    Raises ValueError, OSError or ImportError, in one sentence, if the registry cannot be read.
-    """
+    """Return (watermarks of a registry or a tenant by key id, what finds the receipts close to a text)."""
     registry = opened(url)
     return registry.marking.watermarks(tenant), partial(registry.near, tenant=tenant)
 
@@ -47,10 +42,7 @@ def test(
     marks: Mapping[str, Signature], items: Sequence[Item], tokenizer: Any, how: dict[str, Any], prefix: str,
     receipt: str | None, near: Callable[[str], list[dict[str, Any]]], *, as_json: bool, single: bool,
 ) -> int:  # fmt: skip
-    """Test texts under all keys, or under those that their receipts name. Return how many could not be tested.
-
-    how: "fpr" and "normalize" as given, None = not given.
-    """
+    """Test under all keys, or those of receipts; return how many were not tested. how: options, None = not given."""
     if receipt is not None:
         return repeat(read_tests(receipt), items, marks, tokenizer, prefix, how, as_json=as_json, single=single)
     from caw.detection.many_keys import KeySearch
@@ -86,7 +78,6 @@ def _results(keys: KeySearch, items: Sequence[Item]) -> Iterator[tuple[Item, Key
 
 
 def _line(item: Item, result: KeySearchResult) -> dict[str, Any]:
-    """Return the --json object of one text."""
     matches = [
         {"key_id": name, "watermark": own.watermark, "p_value": float(own.p_value), "scored": own.num_scored}
         for name, own in result.results.items()
@@ -94,7 +85,7 @@ def _line(item: Item, result: KeySearchResult) -> dict[str, Any]:
     return {
         "id": item.id, "is_watermarked": result.is_watermarked, "is_undecided": result.is_undecided,
         "p_value": result.p_value, "fpr": result.fpr, "keys": len(result.p_values), "tokens": result.tokens,
-        "matches": matches, "message": result.message,
+        "matches": matches, "message": result.message, **item.told,
     }  # fmt: skip
 
 
@@ -108,11 +99,9 @@ def _show(found: Sequence[tuple[Item, KeySearchResult, list[dict[str, Any]]]]) -
     table = Table("id", "watermarked", "corrected p-value", "keys", "tokens", "close to receipt")
     for item, result, close in found:
         verdict = "[green]yes[/]" if result.is_watermarked else "too short" if result.is_undecided else "no"
-        keys, near = (
-            ", ".join(result.matches),
-            ", ".join(f"{each['receipt']} ({each['share']:.0%})" for each in close[:1]),
-        )
-        table.add_row(Text(visible(str(item.id))), verdict, format_p(result.p_value), keys, str(result.tokens), near)
+        near = ", ".join(f"{each['receipt']} ({each['share']:.0%})" for each in close[:1])
+        row = format_p(result.p_value), ", ".join(result.matches), str(result.tokens), near
+        table.add_row(Text(visible(str(item.id))), verdict, *row)
     console = Console()
     console.print(table)
     marked, first = sum(result.is_watermarked for _, result, _ in found), found[0][1]

@@ -58,10 +58,7 @@ COMMON = (
 def check_detectable(
     settings: Settings, mark: Signature | None, family: Signature | None, policy: Policy, weights: str | None
 ) -> TokenWeights | None:
-    """Reject, before a model is loaded, texts that could never be detected. Return the token weights to test with.
-
-    family: of the mark, the one that the texts get.
-    """
+    """Reject, before loading, texts that could never be detected. Return the weights to test `family` with."""
     from caw.detectable.efforts import check_early
     from caw.detection import TokenWeights
 
@@ -78,10 +75,7 @@ def check_detectable(
 
 
 def sampling_settings(sampling: str, model: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments of `Settings`: the options that were given, otherwise the defaults of `--sampling`.
-
-    given: by setting name, None = not given. A line on stderr shows what comes from the model's config.
-    """
+    """Return arguments of `Settings`: options given (not None), others by `--sampling`, said on stderr."""
     require_choice("--sampling", sampling, SAMPLINGS, "plain")
     found = {name: value for name, value in given.items() if value is not None}
     if sampling == "model":
@@ -94,9 +88,7 @@ def sampling_settings(sampling: str, model: str, given: dict[str, Any]) -> dict[
 
 
 def check_sampling(settings: Settings, given: dict[str, Any]) -> None:
-    """Raise ValueError for options of sampling that have no effect, because texts are greedy. given: by setting name,
-    None = not given.
-    """
+    """Raise ValueError for options of sampling (given, None = not given) that greedy texts make useless."""
     for name in DRAWING[1:]:
         if not settings.do_sample and given[name] is not None and name in settings.applied():
             option = f"--{name.replace('_', '-')}"
@@ -221,10 +213,7 @@ def generate(
 
 
 def _make(out: Output, run: RunSettings, marking: str, loaded: Loaded, *, source: str | None) -> int:
-    """Load the model and write the missing texts. Return the number of prompts that failed.
-
-    marking: line to print first.
-    """
+    """Load the model, print `marking`, write the missing texts. Return the number of prompts that failed."""
     network, tokenizer = loaded.both
     run = replace(run, model_digest=loaded.model_digest)
     if out.checked is not None:
@@ -245,7 +234,6 @@ class Loaded:
 
     @cached_property
     def both(self) -> tuple[Any, Any]:
-        """Model and tokenizer."""
         with doing(f"loading {self.name}"):
             return self.place.load(self.name, self.device)
 

@@ -36,10 +36,7 @@ MESSAGES = "messages"  # field of a line that is a conversation
 
 @dataclass(frozen=True)
 class PromptEntry:
-    """One prompt to continue: its input line, the id of its output line, and its text or messages.
-
-    occurrence: number of equal prompts before it in the input; None if that is counted when prompts are accepted.
-    """
+    """A prompt and its line. occurrence: equal prompts before it, None if counted when prompts are accepted."""
 
     number: int
     id: RowId
@@ -49,10 +46,7 @@ class PromptEntry:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Everything about a run except its prompts. `label` goes into every output line and must not change on resume.
-
-    numbers: the model's numeric formats. model_digest: of the model, "" until it is loaded.
-    """
+    """A run except its prompts; `label`, in each line, must not change on resume. model_digest: "" until loaded."""
 
     model: str
     watermark: Signature | None
@@ -129,9 +123,7 @@ class RunSettings:
 
 
 def read_prompts(prompt: str | None, source: str | None, field: str, *, chat: bool) -> tuple[list[PromptEntry], int]:
-    """Read prompts from --prompt or --input. Also return the number of bad lines, each reported. chat: accept
-    conversations.
-    """
+    """Read prompts; chat: conversations too. Also return the number of bad lines, each reported."""
     if (prompt is None) == (source is None):
         raise ValueError(
             f"exactly one of --prompt and --input is required, got {'none' if prompt is None else 'both'}; give one"
@@ -174,10 +166,7 @@ def _where(source: str | None, line: int) -> str:
 def accept_entries(
     entries: Sequence[PromptEntry], model: Any, tokenizer: Any, run: RunSettings, *, source: str | None
 ) -> Accepted:
-    """Return the prompts that can be continued; report each of the others (an error if it is the only one).
-
-    source: the input file, None = a single prompt.
-    """
+    """Return the prompts that can be continued; report others (an error without a source: it is the only one)."""
     from caw.decoding.prompts import accept_prompts
     from caw.decoding.row_settings import RowSettings
     from caw.models.facts import ModelFacts
@@ -201,9 +190,7 @@ def accept_entries(
 
 @dataclass(frozen=True)
 class Output:
-    """The destination of lines. todo: prompts without a line. written: number of existing lines. checked: facts about
-    them.
-    """
+    """Where lines go. todo: prompts without a line. written: number of existing lines. checked: facts about them."""
 
     write: Callable[[dict[str, Any]], None]
     todo: list[PromptEntry]
@@ -221,10 +208,7 @@ def open_output(
     resume: bool = False,
     remake: bool = False,
 ) -> Iterator[Output]:
-    """Open the output; a complete file is sorted into input order. digest, remake: see `settle`.
-
-    Raises ValueError if the lines of a resumed file were made with other settings, or answer other prompts.
-    """
+    """Open the output; sort it when complete. digest, remake: see `settle`. ValueError for other settings, prompts."""
     if remake and not resume:
         raise ValueError("--remake requires --resume; add it")
     if path is None:
@@ -250,10 +234,7 @@ def generate_lines(
     *,
     source: str | None,
 ) -> int:
-    """Generate the text of every accepted prompt and write it as soon as it is finished. Ctrl-C exits with code 130.
-
-    Returns the number of failures (each reported; an error if it is the only prompt).
-    """
+    """Write each prompt's text when it is finished. Return the number of failures, reported; a lone prompt's raises."""
     from caw.decoding.prompts import PromptWarning, prompt_digest
     from caw.detectable.attempts import UndetectedError
     from caw.entrance import stream_results

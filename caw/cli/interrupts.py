@@ -6,8 +6,6 @@ turns KeyboardInterrupt into other errors or swallows it. There the process exit
 every output line is written when it is finished and every file is renamed into place.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import os

@@ -215,10 +215,7 @@ def reseal(registry: RegistryUrl = None) -> None:
 
 
 def _watermark_of(found: Registry, name: str | None, options: dict[str, Any], of_greedy: dict[str, Any]) -> Signature:
-    """Return the watermark of a new key under a placeholder key: one server marks with one, so that of the others.
-
-    of_greedy: options of the policy that a `caw.Recommended` brings for greedy texts.
-    """
+    """Return a new key's watermark, by options or as the others' (a server marks with one), under a placeholder key."""
     from caw.watermarks.names import watermark_from
 
     now = found.database.clock()

@@ -41,7 +41,6 @@ POLICY_OPTIONS = {name: entry.parameters for name, entry in POLICIES.items()}
 
 
 def panel(title: str, text: str, *names: str, **settings: Any) -> Any:
-    """An option in the help panel with this title."""
     return typer.Option(*names, help=text, rich_help_panel=title, **settings)
 
 
@@ -76,7 +75,7 @@ class MarkOptions:
     )
     format: str | None = flag(
         None, "System to be compatible with [native].", MARK,
-        metavar="native|transformers|markllm|lm-watermarking|sbw|vllm-dual",
+        metavar="native|transformers|markllm|lm-watermarking|sbw|vllm-dual|sglang",
     )  # fmt: skip
     subkeys: int | None = flag(
         None, "kgw, unigram: sub-keys of the key, 1 to 1024, which detection tries all [1].", MARK
@@ -152,10 +151,7 @@ def parse_speculate(text: str) -> str | int | None:
 
 
 def build_watermark(name: str, key: str | None, options: Mapping[str, Any]) -> Signature | None:
-    """Build the watermark from --watermark, --key and its own options; None for "none".
-
-    Raises ValueError for an unknown name, a missing key, and another watermark's options.
-    """
+    """Build the watermark, None for "none". ValueError for an unknown name, no key, and another's options."""
     if name == "none":
         _refuse_strangers("watermark", "none", WATERMARK_OPTIONS, options)
         return None
@@ -167,10 +163,7 @@ def build_watermark(name: str, key: str | None, options: Mapping[str, Any]) -> S
 
 
 def build_policy(name: str, options: Mapping[str, Any], model: str) -> Policy:
-    """Build the policy from --policy and its own options. `model` names the default evaluator.
-
-    Raises ValueError for an unknown name, a missing option, and another policy's options.
-    """
+    """Build the policy; `model` names its evaluator. ValueError for unknown names, missing and others' options."""
     _require_known("policy", name, list(POLICIES))
     _refuse_strangers("policy", name, POLICY_OPTIONS, options)
     given = {option: value for option, value in options.items() if value is not None}
@@ -192,10 +185,7 @@ def _require_known(what: str, name: str, known: list[str]) -> None:
 def _refuse_strangers(
     what: str, name: str, table: Mapping[str, Mapping[str, str]], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of the given options. An option that would have no effect is an error.
-
-    table: of each name, its options with the argument that each sets.
-    """
+    """Return the arguments of options given. table: by name, its options and their arguments; ValueError for others."""
     given, names = {option: value for option, value in options.items() if value is not None}, table.get(name, {})
     for option in given:
         if option not in names:
@@ -208,7 +198,6 @@ def _refuse_strangers(
 
 
 def as_typed(name: str) -> str:
-    """Return the flag of an option."""
     return f"--{name.replace('_', '-')}"
 
 

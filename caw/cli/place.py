@@ -1,7 +1,5 @@
 """Where a command's model runs and with which numbers: one set of options for every command that runs a model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,10 +24,7 @@ class Place:
     threads: int | None = flag(None, "CPU threads [all cores].", RUNNING, min=1)
 
     def prepare(self, model: str) -> str:
-        """Set the number of threads and return the model's device: the CPU by default for a file's own blocks.
-
-        Raises ValueError or ImportError, before anything is loaded, for weights that this model cannot have there.
-        """
+        """Set the threads; return the device, a CPU for a file's blocks by default. ValueError, ImportError early."""
         set_threads(self.threads)
         device = str(resolve_device(usual_device(self.quantization, self.device)))
         if self.quantization is not None:
@@ -39,7 +34,6 @@ class Place:
         return device
 
     def load(self, model: str, device: str) -> tuple[Any, Any]:
-        """Return model and tokenizer."""
         from caw.models.load import load_for_command
 
         return load_for_command(model, device=device, dtype=self.dtype, quantization=self.quantization)

@@ -31,11 +31,7 @@ DISTORTS = "not distortion-free, which the race is at --policy fixed --strength 
 def choose_watermark(
     name: str | None, options: Mapping[str, Any], policy: str | None = None, of_policy: Mapping[str, Any] | None = None
 ) -> str:
-    """Return the watermark of a command: the one named by --watermark; otherwise recommended, or kgw if a policy or an
-    option that recommended has not is given.
-
-    A detector of recommended reads the texts of both under the same key, as long as kgw has its defaults.
-    """
+    """Return a command's watermark: as named; otherwise recommended, or kgw if its options or a policy are given."""
     if name is not None:
         return name
     given = {option for option, value in options.items() if value is not None}
@@ -47,11 +43,7 @@ def choose_watermark(
 def choose_policy(
     name: str | None, options: Mapping[str, Any], model: str, *, marked: bool, races: bool = False
 ) -> tuple[str, str]:
-    """Return (policy, remark): the policy named by --policy or by its own options; otherwise CAW, or a fixed strength
-    for a race that distorts nothing at strength 1 (`races`).
-
-    remark: which evaluator a model without its own gets; "" otherwise.
-    """
+    """Return (policy, remark on its evaluator): as named or by options; else CAW, or fixed for a race (`races`)."""
     from caw.evaluator.shelf import shipped_for
 
     if name is not None or not marked:
@@ -66,10 +58,7 @@ def choose_policy(
 
 
 def build_recommended(mark: Any, policy: str | None, options: Mapping[str, Any]) -> Recommended:
-    """Return the watermark with the options of a policy that it takes: its target and its evaluator.
-
-    Raises ValueError for a policy or the options of another.
-    """
+    """Return the watermark with its policies' target and evaluator. ValueError for a policy and other options."""
     given = {option: value for option, value in options.items() if value is not None}
     strange = ["policy"] if policy is not None else [option for option in given if option not in TAKEN]
     if strange:
@@ -83,11 +72,7 @@ def build_recommended(mark: Any, policy: str | None, options: Mapping[str, Any])
 def recommended_of(
     mark: Any, policy: str | None, options: Mapping[str, Any], level: float | None, kinds: Iterable[str]
 ) -> tuple[Recommended, dict[str, Policy], str]:
-    """Return a `Recommended` with the options of its policies, the policy of each kind of texts, and the line that says
-    how they are marked.
-
-    level: of --detectable-at.
-    """
+    """Return a `Recommended` with its options, the policy of each kind of texts, and the line about its marks."""
 
     mark = build_recommended(mark, policy, options)
     policies = {kind: mark.of(Sampling(do_sample=kind == RACED), level).policy for kind in kinds}

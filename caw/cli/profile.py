@@ -20,9 +20,7 @@ PROFILES, REQUIRES, PARTS = ("eu",), ("registry", "public"), {"requires", "optio
 
 
 def read_profile(name: str) -> dict[str, Any]:
-    """Return the parts of a profile, of a name in PROFILES or the path of a YAML file. ValueError or OSError in one
-    sentence for anything else.
-    """
+    """Return a profile's parts, by a name in PROFILES or a YAML file. ValueError or OSError for anything else."""
     if name in PROFILES:
         text = (files("caw.cli") / "profiles" / f"{name}.yaml").read_text(encoding="utf-8")
     elif Path(name).suffix in (".yaml", ".yml"):

@@ -3,8 +3,6 @@
 It is imported when it is called, so that `caw --help` is instant; other packages bring theirs too.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util
@@ -41,7 +39,6 @@ class LazyCommand:
         return " ".join((ast.get_docstring(command) or "").split("\n\n")[0].split())
 
     def load(self, name: str) -> Any:
-        """Import the module and return the command."""
         alone = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
         function = getattr(importlib.import_module(self.module), self.function)
         alone.command(name, cls=getattr(function, "kind", TyperCommand))(function)
@@ -83,10 +80,7 @@ class CommandGroup:
 
 
 def installed_groups() -> dict[str, CommandGroup]:
-    """Return the groups of other installed packages, which entry points `caw.commands` name; "" needs no word.
-
-    A package whose commands cannot be imported is named, and takes no other command along.
-    """
+    """Return groups that other packages' entry points name ("" needs no word). One that fails is named and left out."""
     groups: dict[str, CommandGroup] = {}
     for point in entry_points(group=ENTRY_POINTS):
         try:
@@ -101,6 +95,7 @@ COMMANDS = {
     "generate": LazyCommand("caw.cli.generate_command", "generate"),
     "detect": LazyCommand("caw.cli.detect_command", "detect"),
     "serve": LazyCommand("caw.cli.serve_command", "serve"),
+    "serve-detection": LazyCommand("caw.cli.detection_command", "serve_detection"),
     "benchmark": LazyCommand("caw.cli.benchmark_command", "benchmark"),
 }
 KEYS = {

@@ -28,9 +28,7 @@ def opened(url: str | None, *, create: bool = False) -> Registry:
 
 
 def read_time(option: str, text: str | None) -> datetime | None:
-    """Parse a time like 2027-01-31 or 2027-01-31T12:00+01:00, in UTC by default. Raises ValueError for anything
-    else.
-    """
+    """Parse a time like 2027-01-31 or 2027-01-31T12:00+01:00, in UTC by default. ValueError for anything else."""
     if text is None:
         return None
     try:

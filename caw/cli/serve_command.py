@@ -27,6 +27,7 @@ from caw.watermarks.keys import parse_key
 
 if TYPE_CHECKING:
     from caw.registry import Registry
+    from caw.serve.contracts import ReceiptLog
     from caw.watermarks import Signature
 
 DRAWS = "it draws greedy requests too, at temperature 1; --watermark recommended marks them without drawing"
@@ -62,9 +63,7 @@ def check_access(settings: ServerSettings, key: str | None) -> None:
 
 
 def check_registry(key: str | None, receipts: Path | None) -> str:
-    """Return a placeholder key for a server whose registry has the keys. Raises ValueError for options that a registry
-    replaces.
-    """
+    """Return a placeholder for the key that a registry has. ValueError for options that the registry replaces."""
     for option, given in (("--key or CAW_KEY", key), ("--receipts", receipts)):
         if given is not None:
             raise ValueError(f"a registry stores keys and receipts, got {option} as well; leave it out")
@@ -86,11 +85,7 @@ def watermark_of(
     found: Registry | None, name: str | None, key: str, options: dict[str, Any], policy: str | None,
     of_policy: dict[str, Any],
 ) -> Signature:  # fmt: skip
-    """Return the requested watermark, or that of the registry's active keys; if there are none, that of
-    `choose_watermark`.
-
-    Raises ValueError for none, and if an active key has another watermark: its texts would not be detected.
-    """
+    """Return the watermark asked for, the registry's, or the default. ValueError for none, and beside another's key."""
     asked = name is not None or any(value is not None for value in options.values())
     mark = opt.build_watermark(choose_watermark(name, options, policy, of_policy), key, options)
     if mark is None:
@@ -107,10 +102,6 @@ def watermark_of(
 
 def tell(line: str) -> None:
     typer.echo(f"caw: {line}", err=True)
-
-
-if TYPE_CHECKING:
-    from caw.serve.contracts import ReceiptLog
 
 
 @command(
@@ -168,11 +159,12 @@ def serve(
         check_paths({"--model": model, "--evaluator": of_policy["evaluator"]}, {})
         of_server["proxies"] = tuple(of_server["proxies"] or ())
         settings = ServerSettings(name=name or Path(model).name, rules=MarkRules(**rules), **of_server)
-        level = settings.rules.level
+        level = settings.rules.detectable_at
         if registry is None:
             check_access(settings, key)
         else:
             key = check_registry(key, receipts)
+        settings.signer()  # in one sentence now rather than once the model is loaded
         kept = None if registry is None else opened(registry)
         if profile is not None:
             check_profile(profile, kept)
@@ -195,6 +187,8 @@ def serve(
         if still := log.resume():
             tell(f"{still} receipts are open: their texts were lost in a crash, or another server is "
                          "generating them now")  # fmt: skip
+        secret = None if kept is None else kept.secret  # and its tables, before the model is loaded
+        sketch = kept.sketcher() if kept is not None and sketches else None
         if level is not None and level > LEVEL:  # a text that passes the test here may not be called marked there
             tell(f"--detectable-at {level:g} is above {LEVEL:g}, the threshold of this server's own detection")
         from caw.serve.planning import Planned
@@ -207,7 +201,6 @@ def serve(
             planned = Planned(loaded, tokenizer, mark, how, settings, **running)
         single = Tenant(ONLY, MarkKey(mark.key_id, parse_key(key)), settings.rules)
         directory = SingleTenant(single) if kept is None else kept.directory
-        sketch = kept.sketcher() if kept is not None and sketches else None
-        service = Service(planned, directory, log, None if kept is None else kept.secret, sketch)
+        service = Service(planned, directory, log, secret, sketch)
         # scripts that start a server wait for "listening at URL"
         server_for(service, lambda where: tell(f"listening at {where}")).run()

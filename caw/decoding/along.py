@@ -4,8 +4,6 @@ One forward over the text gives the distributions of all its positions. Each pos
 the text up to there, and all are chosen together, by the code that chooses while decoding.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Sequence
@@ -111,48 +109,48 @@ def read_records(
 ) -> TextReading:  # fmt: skip
     """As `read_along`, from the records of a text's distributions: no forward.
 
-    record: of the positions `plan.history` before the text's first token, and on. Tokens beyond it are not proposed,
-    and one of the text counts as likely as the last in it.
+    record: of the positions `plan.history` before the place `since`, and on. Tokens beyond it are not proposed, and one
+    of the text counts as likely as the last in it.
     """
     history, count = plan.history, len(text)
     chooser = _Places(plan, request, text, ends, since)
     choices: list[MarkedChoice] = []
     for first in range(since, count, POSITIONS):  # a window has also what stands before and behind its places
         last = min(first + POSITIONS, count - 1)
-        rows = torch.arange(first, last + history + 1, device=plan.facts.device)
+        rows = torch.arange(first, last + history + 1, device=plan.facts.device) - since
         part = record.take(rows)
         logits = torch.full((rows.numel(), plan.facts.vocab_size), -torch.inf, device=rows.device)
         known = part.ids >= 0
         logits[known.nonzero()[:, 0], part.ids[known]] = part.values[known]
         choices += chooser.choose(logits, part, first, history + 1, strengths)
-    records = record.take(torch.arange(count, device=plan.facts.device) + history)
-    named = records.ids == torch.tensor(list(text), device=records.ids.device)[:, None]
+    records = record.take(torch.arange(count - since, device=plan.facts.device) + history)
+    named = records.ids == torch.tensor(list(text[since:]), device=records.ids.device)[:, None]
     likely = torch.where(named, records.values, -torch.inf).amax(dim=1)
     least = torch.where(records.values > -torch.inf, records.values, torch.inf).amin(dim=1)
     likely = torch.where(named.any(dim=1), likely, least) - records.logsumexp
-    others = _others(chooser, request, choices, records, len(strengths) - 1)
-    return TextReading(since, likely[since:].tolist(), choices, *others)
+    others = _others(chooser, request, choices, records, since, len(strengths) - 1)
+    return TextReading(since, likely.tolist(), choices, *others)
 
 
 def _others(
-    chooser: _Places, request: Request, choices: Sequence[MarkedChoice], record: Record, level: int
+    chooser: "_Places", request: Request, choices: Sequence[MarkedChoice], record: Record, since: int, level: int
 ) -> tuple[list[MarkedChoice], list[MarkedChoice]]:
     """Tokens that show more of the key than the text's own, at the places of choices and at all others.
 
     Of the likeliest `OTHERS` that lose at most `MOST_LOST`, the first `EACH`; likeliest by the logits that the choice
     is made from. None where the policy's strength is 0 at every place: such a text is not to be marked. record: of the
-    text's places. level: of those elsewhere, which no strength chooses.
+    text's places from `since` on. level: of those elsewhere, which no strength chooses.
     """
     mark = chooser.plan.marks.of(request.mark, request.row.key)
     text, ends = chooser.text, chooser.ends
     chosen = {choice.place: choice for choice in choices}
     places = [place for place, token in enumerate(text) if token not in ends and place in chooser.given]
-    if mark is None or not any(strength for _, strength in chooser.given.values()):
+    if mark is None or not places or not any(strength for _, strength in chooser.given.values()):
         return [], []
     width, device = mark.window, record.ids.device
     padded, at = torch.tensor([*[MISSING] * width, *text], device=device), torch.tensor(places, device=device)
-    entropy = torch.special.entr(record.probs[at]).sum(dim=1).tolist()
-    likely = chooser.likeliest(record, at)
+    entropy = torch.special.entr(record.probs[at - since]).sum(dim=1).tolist()
+    likely = chooser.likeliest(record, at - since)
     tokens = torch.cat([padded[at + width, None], likely.ids[:, :OTHERS].clamp_min(0)], dim=1)
     contexts = padded[at[:, None] + torch.arange(width, device=device)]
     rows = torch.cat([contexts[:, None].expand(-1, tokens.shape[1], -1), tokens[:, :, None]], dim=2)
@@ -180,11 +178,7 @@ def _others(
 
 
 class _Places:
-    """Choose at the places of a text, in order.
-
-    given: (capacity, strength) of each place, at the greatest strength. scored: where bias or penalties change what the
-    choice is made from, that of each place, in parts.
-    """
+    """Choose at a text's places, in order, given each one's (capacity, strength) and scores, if those are changed."""
 
     def __init__(self, plan: Plan, request: Request, text: Sequence[int], ends: Sequence[int], since: int) -> None:
         device = plan.facts.device
@@ -202,7 +196,7 @@ class _Places:
     def likeliest(self, record: Record, at: torch.Tensor) -> Record:
         """Return the likeliest tokens at places of the text (int64 [N]) by the logits that the choice is made from.
 
-        record: of the model's own distributions there.
+        record: of the model's own distributions there; places count from its first.
         """
         return (Record.joined(self.scored) if self.penalised else record).take(at)
 

@@ -138,7 +138,6 @@ class Chooser:
 
     @property
     def started(self) -> tuple[int, ...]:
-        """The rows with a text, ascending."""
         return tuple(sorted(self._rows))
 
     @property

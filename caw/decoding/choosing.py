@@ -219,9 +219,7 @@ class Choosing:
         return warped if plan.warper is None else plan.warper(warped, texts)
 
     def draw(self, warped: torch.Tensor, race: FullRace | None) -> tuple[Record, torch.Tensor] | None:
-        """(record of the scores, scores): warped logits [B, V] and the draws of the rows that sample; None where no row
-        draws.
-        """
+        """(record of the scores, scores): warped logits [B, V] and the draws of rows that sample, None if none does."""
         texts, plan, native = self.texts, self.plan, self.native_noise
         context = torch.cat([texts.streams, texts.counts[:, None]], dim=1)
         if plan.captured:
@@ -242,11 +240,7 @@ class Choosing:
     # Strength, and the candidate it selects -------------------------------------------------------------------------
 
     def choose(self, state: DecodeState, ladder: Ladder, *, traced: bool = False) -> Choice:
-        """Choose by a policy that needs no look-ahead.
-
-        traced: ask the evaluator also where every text has a single candidate, whose strength means nothing. Without an
-        evaluator, capacities are NaN.
-        """
+        """Choose without look-ahead. traced: ask the evaluator where a text has one candidate too; without one NaN."""
         evaluates = self.plan.evaluates
         if evaluates and (traced or self.worth_doing(self.texts.active & (ladder.counts > 1))):
             return self.evaluate_and_select(state, ladder)

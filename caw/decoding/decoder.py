@@ -117,11 +117,9 @@ class Decoder:
 
     @property
     def busy(self) -> bool:
-        """Whether a text is being decoded."""
         return any(row is not None for row in self.rows)
 
     def _refill(self) -> None:
-        """Prefill waiting prompts into empty rows."""
         taken = self.portions.rows
         free = [number for number, row in enumerate(self.rows) if row is None and number not in taken]
         next_ones = self.waiting.take(len(free))
@@ -201,11 +199,9 @@ class Decoder:
         return self.plan.facts.broken_logits(where)
 
     def _place(self, sequence: ActiveSequence) -> int:
-        """Return the current row of a text."""
         return next(number for number, row in enumerate(self.rows) if row is sequence)
 
     def _free(self, number: int, sequence: ActiveSequence) -> None:
-        """Empty the current row of a text."""
         self.rows[number] = None
         self.choosing.texts.active[number] = False
         self.cache.lengths[number] = 0  # an empty row reads no prefix
@@ -221,7 +217,6 @@ class Decoder:
             self.rows = [self.rows[number] for number in used]
 
     def _release(self) -> None:
-        """Release the memory of decoding."""
         self.cache.release()
         self.rows = []
         self.state = DecodeState.empty(0, 0, 0, self.plan.facts.device)

@@ -1,7 +1,5 @@
 """Steps that read a few numbers back from the device and skip work that would change nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -19,10 +17,7 @@ Rows = Sequence[ActiveSequence | None]
 
 
 class EagerStep(Step):
-    """Forward only candidates that some strength can reach; make a second record only where the choice differs.
-
-    state, cache: the rows that it is called for, see `over`.
-    """
+    """Forward only candidates that some strength can reach; make a second record only where the choice differs."""
 
     state: DecodeState
     cache: SiblingCache
@@ -68,7 +63,7 @@ class EagerStep(Step):
 
     # How a decoder calls it ----------------------------------------------------------------------------------------
 
-    def over(self, state: DecodeState, cache: SiblingCache) -> EagerStep:
+    def over(self, state: DecodeState, cache: SiblingCache) -> "EagerStep":
         """Return itself, to be called for these rows."""
         self.state, self.cache = state, cache
         return self

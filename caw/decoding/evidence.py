@@ -5,8 +5,6 @@ table per token id: the same scores by the same code, each piece of evidence cou
 It is about the ids. A reader may tokenise the text differently, so only a test of the text decides.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +34,7 @@ class Evidence(Rows):
     factors: torch.Tensor
 
     @classmethod
-    def empty(cls, batch: int, tokens: int, columns: int, device: torch.device) -> Evidence:
+    def empty(cls, batch: int, tokens: int, columns: int, device: torch.device) -> "Evidence":
         """Make evidence of no tokens; tokens: N, maximum of a text. columns: E, numbers in a piece of evidence."""
         return cls(
             seen=torch.zeros(batch, tokens + 1, columns, dtype=torch.int64, device=device),

@@ -41,8 +41,9 @@ NEAR = 24  # places by which the old text may go on earlier or later
 class Stem:
     """Keys and values of the tokens `ids`, prompt included: `shared`, then `rest`. Empty until a text is saved.
 
-    records: of the text that was decoded with it, those of the positions `history` before its first token, and on.
-    text: its tokens. Both are empty where steps are captured. closed: nobody needs forks of it any more.
+    records: of the text that was decoded with it, those of the positions `history` before its first new token, the one
+    at `since`, and on. text: its tokens. Both are empty where steps are captured. closed: nobody needs forks of it any
+    more.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -50,8 +51,15 @@ class Stem:
     rest: list[torch.Tensor] = field(default_factory=list)
     start: int = 0
     records: list[Record] = field(default_factory=list)
+    since: int = 0
     text: list[int] = field(default_factory=list)
     closed: bool = False
+
+    def taken_over(self) -> "Stem":
+        """Return a stem with its keys and values, for the text that goes on behind it, and close it."""
+        heir = Stem(self.ids, self.shared, self.rest, self.start)
+        self.close()
+        return heir
 
     def close(self) -> None:
         """Forget the text, whose tensors are freed; forks of it that still wait end without a token."""
@@ -143,7 +151,8 @@ class ForkDecoder(Decoder):
         if not begun or not stem.ids:
             return "prompt"
         known = list(request.known[:-1])
-        recorded = not request.saves and len(stem.records) > len(begun) - 1 + self.plan.history
+        place = len(begun) - 1 - stem.since
+        recorded = not request.saves and place >= 0 and len(stem.records) > place + self.plan.history
         same = stem.text[: len(begun) - 1] == begun[:-1] and stem.ids[: len(known)] == known
         return "change" if recorded and same else "fork"
 
@@ -154,7 +163,7 @@ class ForkDecoder(Decoder):
         windows: list[Sequence[Record]] = []
         for number, (index, request) in zip(numbers, pairs, strict=True):
             assert isinstance(request, Fork)
-            before, place = list(request.known[:-1]), len(request.begun) - 1
+            before, place = list(request.known[:-1]), len(request.begun) - 1 - request.stem.since
             self._copy(number, request.stem, before, len(before))
             self.held[number] = before
             windows.append(request.stem.records[place : place + back + 1][::-1])
@@ -178,6 +187,7 @@ class ForkDecoder(Decoder):
             if isinstance(request, Fork) and request.saves and not self.plan.captured:
                 at = torch.tensor([place], device=logits.device)
                 request.stem.records = [record.take(at) for record in records[::-1]]
+                request.stem.since = len(request.begun)
 
     def _collect(
         self, result: StepResult, rows: Sequence[ActiveSequence | None], on_token: StopCheck | None
@@ -192,7 +202,6 @@ class ForkDecoder(Decoder):
         return super()._collect(result, rows, on_token)
 
     def _fork(self, numbers: Sequence[int], pairs: Sequence[tuple[int, Request]]) -> None:
-        """Begin forks in these rows."""
         history, tails = self.plan.history, {}
         for number, (_, request) in zip(numbers, pairs, strict=True):
             assert isinstance(request, Fork)
@@ -240,7 +249,7 @@ class ForkDecoder(Decoder):
     def _read(self, number: int, index: int, request: ReadRequest) -> None:
         """Read a text in an empty row, and leave the row."""
         stem = request.stem
-        if stem.records and stem.text == request.text:
+        if stem.records and stem.text == request.text and stem.since == request.since:
             self._answer(index, request)
             return
         known = list(request.known)

@@ -5,8 +5,6 @@ distribution, all of it, where a ladder knows the 100 tokens of a record. Where 
 nothing, and the token is its own original one. A context seen before is left to the sampler.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass
@@ -42,7 +40,7 @@ class FullRace:
     @classmethod
     def of(
         cls, strength: torch.Tensor, unmarked: torch.Tensor, sampled: torch.Tensor, *, original_asked: bool
-    ) -> FullRace:
+    ) -> "FullRace":
         """unmarked: bool [B], contexts after which nothing is marked. sampled: bool [B]."""
         whole = strength == 1
         marked = whole & ~unmarked

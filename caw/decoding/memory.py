@@ -155,10 +155,7 @@ def rows_that_fit(
 
 
 def fitting_batch(batch: int, needs: Needs, budget: int | None) -> int:
-    """Return the largest batch up to `batch` whose needs are within the budget (bytes).
-
-    Raises ValueError if not even one sequence fits.
-    """
+    """Return the largest batch up to `batch` within the budget (bytes). ValueError if not even one sequence fits."""
     if budget is None:
         return batch
     fits = (budget - needs.fixed) // needs.per_sequence

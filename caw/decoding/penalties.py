@@ -12,8 +12,6 @@ in its order; the others are vLLM's. How often a token was generated is counted 
 the text alone, so that drafts, attempts and rows that move need nothing of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,7 +40,7 @@ class Penalties(Rows):
     bias: torch.Tensor
 
     @classmethod
-    def empty(cls, batch: int, vocab_size: int, limits: RowLimits, device: torch.device) -> Penalties | None:
+    def empty(cls, batch: int, vocab_size: int, limits: RowLimits, device: torch.device) -> "Penalties | None":
         """Make rows without a text; None if no row may have bias or penalties."""
         if not limits.penalised:
             return None

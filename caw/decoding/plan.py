@@ -1,7 +1,5 @@
 """Plan one call before anything runs: how tokens are chosen, which step, how many texts at once, how much memory."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
@@ -133,7 +131,7 @@ class Plan:
         """M, the width of a captured step's ladders."""
         return 2 if self.only_races else 1 if self.watermark is None else self.watermark.rungs(self.max_strength)
 
-    def within(self, limits: RowLimits) -> Plan:
+    def within(self, limits: RowLimits) -> "Plan":
         """Return the plan for texts within these limits, by steps that read back."""
         plan = dataclasses.replace(
             self, limits=limits, captured=False, warper=make_warper(limits, sparse=True, native=self.kernels.native)

@@ -39,10 +39,7 @@ def may_portion(plan: Plan) -> bool:
 
 @dataclass(eq=False)
 class OpenPrompt:
-    """A prompt that is being read: its ids, and how many of them are in the cache, in the row of the first text.
-
-    texts: those that begin with it, each by its row, its number and its request.
-    """
+    """A prompt that is read in its first text's row: its ids, how many are cached; texts: (row, number, request)."""
 
     ids: list[int]
     texts: list[tuple[int, tuple[int, Request]]]
@@ -142,7 +139,6 @@ class Portions:
         self.stepped(time.perf_counter() - before)
 
     def stepped(self, seconds: float) -> None:
-        """Record what a step took."""
         self.since = 0
         self.steps.append(seconds)
 
@@ -154,7 +150,6 @@ class Portions:
         self.took(sum(map(len, set(map(tuple, prompts)))), time.perf_counter() - before)
 
     def took(self, tokens: int, seconds: float) -> None:
-        """Record what reading took."""
         self.since += tokens
         if tokens >= LEAST:
             self.token += (WEIGHT if self.token else 1.0) * (seconds / tokens - self.token)

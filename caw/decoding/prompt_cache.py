@@ -1,8 +1,4 @@
-"""Cache of prompts: their keys, values and last distributions, kept for later calls.
-
-Comparing settings continues the same prompts again and again, and on a CPU prefill costs nearly as much per token as
-decoding. What a prompt leaves behind depends on the model alone, not on watermark, policy or sampling.
-"""
+"""Cache of prompts: keys, values, last distributions, which depend on the model alone and cost much to make."""
 
 import weakref
 from collections.abc import Sequence
@@ -103,10 +99,7 @@ class PromptCache:
     def recall(
         self, cache: SiblingCache, rows: Sequence[int], prompts: Sequence[Sequence[int]], start: int
     ) -> dict[int, torch.Tensor]:
-        """Fill the rows of prompts that are cached from position `start` or before.
-
-        Returns the logits float32 [REACH + 1, V] of each, by its place.
-        """
+        """Fill the rows of prompts cached from `start` or before; return each one's logits float32 [REACH + 1, V]."""
         known = {i: entry for i, ids in enumerate(prompts) if (entry := self._prompts.get(tuple(ids)))}
         known = {i: entry for i, entry in known.items() if entry.start <= start}
         self.found, self.missed = self.found + len(known), self.missed + len(prompts) - len(known)

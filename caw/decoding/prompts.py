@@ -26,11 +26,7 @@ class PromptWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Remark:
-    """A remark about one prompt.
-
-    index: its place among the prompts given. text: what it must be and is not, to follow the words "prompt 3".
-    error: the kind of error that it is, None where the prompt is continued all the same.
-    """
+    """A remark about a prompt, by its place. text: follows "prompt 3". error: its kind, None where it is continued."""
 
     index: int
     text: str
@@ -78,7 +74,6 @@ class Accepted:
 
     @property
     def ids(self) -> list[Sequence[int]]:
-        """Token ids of each prompt."""
         return [request.ids for request in self.requests]
 
 
@@ -119,10 +114,7 @@ def accept_prompts(
 def accepted_for(
     model: Any, tokenizer: Any, prompts: Prompts, settings: Settings, occurrences: Sequence[int] | None = None
 ) -> Accepted:
-    """Accept prompts as `accept_prompts` does, all with the settings of one call.
-
-    occurrences: how many equal prompts came before each; None = as they are given here.
-    """
+    """As `accept_prompts`, all with one call's settings. occurrences: equal ones before each, None = as given here."""
     facts = ModelFacts.of(model, tokenizer)
     accepted = accept_prompts(tokenizer, prompts, facts, RowSettings.of(settings), chat=settings.chat)
     if occurrences is not None:
@@ -221,10 +213,7 @@ def _unicode(text: str) -> str:
 
 
 def fit_budget(facts: ModelFacts, prompt_length: int, max_new_tokens: int) -> tuple[int, str]:
-    """Return (new tokens that fit the model's positions after a prompt, a remark about the prompt).
-
-    0 new tokens where the prompt alone fills them; nothing to be said where all fit.
-    """
+    """Return (new tokens that fit the model's positions behind a prompt, a remark about it if fewer than asked)."""
     limit = facts.positions
     if limit is None or prompt_length + max_new_tokens <= limit:
         return max_new_tokens, ""
@@ -262,10 +251,7 @@ class _Timeless:
 
 
 def prompt_digest(tokenizer: Any, prompt: Any, *, chat: bool = False) -> str:
-    """Return the first 32 hexadecimal digits of SHA-256 of a prompt's token ids; "" for one that cannot be encoded.
-
-    Where a template names today's date, the digest is of the date's form.
-    """
+    """Return 32 digits of SHA-256 of a prompt's ids, with a date's form for today's; "" if it cannot be encoded."""
     try:
         ids = tokens_of(_Timeless(tokenizer), prompt, chat)
     except PromptError:

@@ -1,7 +1,5 @@
 """One text: as it is asked of a decoder, and as the host sees it while it is generated."""
 
-from __future__ import annotations
-
 import math
 import secrets
 from collections.abc import Sequence
@@ -55,10 +53,7 @@ class Request:
 def requests_for(
     prompts: Sequence[Sequence[int]], budgets: Sequence[int], rows: Sequence[RowSettings], mark: Mark | None = None
 ) -> list[Request]:
-    """Make one request for each prompt; the same prompt with the same settings, given twice, gets two streams.
-
-    mark: of all, as in `Request`.
-    """
+    """Make a request of each prompt; equal ones with equal settings get two streams. mark: of all, as in `Request`."""
     seen: dict[tuple[tuple[int, ...], RowSettings], int] = {}
     requests = []
     for ids, budget, row in zip(prompts, budgets, rows, strict=True):
@@ -100,7 +95,7 @@ class ActiveSequence:
     def __post_init__(self) -> None:
         self.tokens = [*self.request.begun, *self.tokens]
 
-    def counting(self, why_no_drafts: str) -> ActiveSequence:
+    def counting(self, why_no_drafts: str) -> "ActiveSequence":
         """Return itself, with a trace that counts drafts, or says why there are none."""
         self.trace.drafts = DraftCounts(why_not=why_no_drafts)
         return self

@@ -15,10 +15,7 @@ MOST_KEYS = 64  # that a `RowMarks` remembers beside the watermark's own
 
 
 def mark_that_races(main: Mark, other: Mark | None) -> Mark | None:
-    """Return the mark that races at full strength among the two of a batch, of which `other` may be None.
-
-    Raises ValueError for another that does not always race: a batch has one policy that decides strengths.
-    """
+    """Return the mark of the two (`other` may be None) that races at full strength; ValueError if not always."""
     if other is None:
         return main if main.may_race else None
     if not other.always_races or main.may_race:
@@ -61,10 +58,7 @@ class RowMarks:
         return mark
 
     def of(self, mark: Mark | None, key: RowKey | None) -> Watermark | None:
-        """Return the watermark of a text: the one that it brings, or else this one under a key.
-
-        Raises ValueError for one that differs from those planned for in more than its key.
-        """
+        """Return a text's watermark: its own, or this one under a key. ValueError if more than the key is other."""
         if mark is None:
             return self.under(key)
         mine = mark.watermark

@@ -1,7 +1,5 @@
 """Settings that may differ between the texts of a batch, and limits on how far they differ."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -53,7 +51,7 @@ class RowSettings(Sampling):
             require_int("an end token", token, 0, (1 << 31) - 1)
 
     @classmethod
-    def of(cls, settings: Settings) -> RowSettings:
+    def of(cls, settings: Settings) -> "RowSettings":
         """Take the settings of each text from those of a call."""
         return cls(**{field.name: getattr(settings, field.name) for field in dataclasses.fields(Sampling)})
 
@@ -65,7 +63,6 @@ class RowSettings(Sampling):
 
     @property
     def penalised(self) -> bool:
-        """True if it has a bias or penalties."""
         penalties = self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty
         return bool(penalties or self.logit_bias)
 
@@ -85,12 +82,7 @@ class RowSettings(Sampling):
 
 
 def may_begin_freely(most: int, window: int, *, bound: bool) -> bool:
-    """Tell whether somebody else's request for at most this many tokens may have a free beginning.
-
-    Beginnings of many requests, cut and joined, would be an unmarked text. So a beginning is a small part of what is
-    asked for, and a text that the request can end or steer has none. window: of the watermark. bound: whether stop
-    strings, a bias or a grammar do so.
-    """
+    """Tell whether a stranger's request may begin freely: not a short one, nor one `bound` to end or steer its text."""
     return most >= FREE_TOKENS + 4 * window and not bound
 
 
@@ -132,7 +124,6 @@ class RowLimits:
 
     @property
     def penalised(self) -> bool:
-        """True if a text may have a bias or penalties."""
         return self.repetition_penalty or self.presence_penalty or self.frequency_penalty or self.logit_bias
 
     @property
@@ -141,7 +132,7 @@ class RowLimits:
         return self.temperature or self.top_k > 0 or self.top_p or self.min_p
 
     @classmethod
-    def of(cls, rows: Sequence[RowSettings], model_ends: Sequence[int], length: int = 0) -> RowLimits:
+    def of(cls, rows: Sequence[RowSettings], model_ends: Sequence[int], length: int = 0) -> "RowLimits":
         """Return the narrowest limits for these texts, at least one."""
         sampled = [row for row in rows if row.do_sample]
         factors = {row.strength_factor for row in rows}

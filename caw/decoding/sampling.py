@@ -4,8 +4,6 @@ The draws come from the sequence's own stream, a counter-based function of (seed
 from the watermark's key and never from a global generator: a text does not depend on its batch or on its neighbours.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 
@@ -32,10 +30,7 @@ def native_noise(device: torch.device, *, native: bool = True) -> bool:
 
 
 def draws(keys: torch.Tensor, context: torch.Tensor, vocab_size: int, *, native: bool) -> torch.Tensor:
-    """Standard Gumbel noise, float32 [B, V], under keys int64 [B], by the op or its reference.
-
-    context: int64 [B, 3], what the draws depend on besides: the stream, and the position.
-    """
+    """Standard Gumbel noise float32 [B, V] by key int64 [B] and context int64 [B, 3]: the stream and the position."""
     return (ops.sampling_noise if native else sampling_noise_ref)(context, keys, vocab_size)
 
 

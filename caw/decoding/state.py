@@ -1,10 +1,4 @@
-"""State of the model at the next position of B texts: logits and their records, kept between two steps.
-
-The state of the texts themselves is in `texts.py`. Every tensor is updated in place: a captured step reads and
-writes the same addresses again and again.
-"""
-
-from __future__ import annotations
+"""State of B rows between two steps: logits and records of the next position, updated in place for captured steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +11,7 @@ from caw.watermarks.base import MISSING
 
 @dataclass
 class Positions(Rows):
-    """What an evaluator reads of B texts, in the step of a model here and in `caw.Chooser`.
-
-    current: record of p_i. history: records of p_{i-1}, p_{i-2}, ... (as many as the evaluator reads).
-    """
+    """What an evaluator reads of B texts. current: record of p_i. history: those of p_{i-1}, p_{i-2}, ... it reads."""
 
     current: Record
     history: list[Record]
@@ -65,7 +56,7 @@ class DecodeState(Positions):
     forced: torch.Tensor | None = None
 
     @classmethod
-    def empty(cls, batch: int, vocab_size: int, history: int, device: torch.device) -> DecodeState:
+    def empty(cls, batch: int, vocab_size: int, history: int, device: torch.device) -> "DecodeState":
         """Make B = batch rows without a text."""
         current = Record.empty(batch, device)
         current.ids.zero_()  # rows that never got a prompt are forwarded with the others and need a token that exists
@@ -73,7 +64,7 @@ class DecodeState(Positions):
         return cls.of(logits, current, [Record.empty(batch, device) for _ in range(history)])
 
     @classmethod
-    def of(cls, logits: torch.Tensor, current: Record, history: list[Record]) -> DecodeState:
+    def of(cls, logits: torch.Tensor, current: Record, history: list[Record]) -> "DecodeState":
         """Make a state from logits [B, V] and records, with no token pending."""
         device, batch = logits.device, logits.shape[0]
         return cls(

@@ -8,11 +8,7 @@ from caw.io.unicode import is_unicode
 
 
 class StopStrings:
-    """Find stop strings in growing texts.
-
-    Args:
-        tokenizer: decodes ids. stop: a string, several, or None.
-    """
+    """Find stop strings (a string, several, or None) in growing texts that the tokenizer decodes."""
 
     def __init__(self, tokenizer: Any, stop: str | Sequence[str] | None) -> None:
         strings = [stop] if isinstance(stop, str) else [] if stop is None else stop

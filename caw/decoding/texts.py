@@ -3,8 +3,6 @@
 Every tensor is updated in place: a captured step reads and writes the same addresses again and again.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,7 +84,7 @@ class Texts(Rows):
     def empty(
         cls, batch: int, window: int, room: int, device: torch.device, ends: int = 0, evidence: Evidence | None = None,
         penalties: Penalties | None = None,
-    ) -> Texts:  # fmt: skip
+    ) -> "Texts":  # fmt: skip
         """Make B = batch rows without a text; room: N, maximum tokens of one. ends: maximum end tokens of one."""
         shapes = {"ends": (batch, ends), "streams": (batch, 2)}
         tensors = {

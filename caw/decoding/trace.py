@@ -1,7 +1,5 @@
 """Traces of decoding: of one step in tensors, of one token, of one text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -68,10 +66,7 @@ class DraftCounts:
 
 @dataclass
 class SequenceTrace:
-    """Per-token columns of one sequence, in order; iterating or indexing gives `TokenTrace`s.
-
-    drafts: what they did; it depends on how the text was made, so it is no part of a comparison.
-    """
+    """Per-token columns of a sequence, in order; its items are `TokenTrace`s. drafts: no part of a comparison."""
 
     tokens: list[int] = field(default_factory=list)
     capacity: list[float] = field(default_factory=list)
@@ -124,7 +119,7 @@ class LogProbs:
     values: torch.Tensor
 
     @classmethod
-    def of(cls, logits: torch.Tensor, record: Record, tokens: torch.Tensor) -> LogProbs:
+    def of(cls, logits: torch.Tensor, record: Record, tokens: torch.Tensor) -> "LogProbs":
         """Compute those of tokens int64 [B], chosen from logits [B, V] with this record; N = ALTERNATIVES."""
         chosen = logits.gather(1, tokens[:, None])
         values = torch.cat([chosen, record.values[:, :ALTERNATIVES]], dim=1) - record.logsumexp[:, None]

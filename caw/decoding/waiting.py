@@ -8,11 +8,7 @@ from caw.decoding.request import Request
 
 
 class Waiting:
-    """First in, first out, except for requests added ahead; requests may join at any time.
-
-    shared: tokens that all prompts begin with, as far as they were there when
-    `begin` was called; 0 from the first one on that begins otherwise.
-    """
+    """First in, first out, but for requests ahead. shared: tokens that all prompts since `begin` start with."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -24,10 +20,7 @@ class Waiting:
         return len(self.requests)
 
     def add(self, request: Request, *, ahead: bool = False) -> int:
-        """Add a request at the end or ahead of the others, and return its number.
-
-        Raises ValueError for one that the decoder was not planned for.
-        """
+        """Add a request at the end or the front; return its number. ValueError if the decoder has no plan for it."""
         plan = self.plan
         plan.limits.check(request.row, plan.facts.ends)
         plan.marks.of(request.mark, request.row.key)

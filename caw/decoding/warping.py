@@ -1,7 +1,4 @@
-"""Warp the logits of each row before the choice: transformers' processors, in their order.
-
-bias and penalties (`penalties.py`), then temperature, top-k, top-p and min-p: the op `warp_logits`.
-"""
+"""Warp logits in transformers' order: bias and penalties (`penalties.py`), then the op `warp_logits`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

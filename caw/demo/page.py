@@ -1,7 +1,5 @@
 """The demo as a self-contained HTML page, without scripts or links."""
 
-from __future__ import annotations
-
 from html import escape
 
 from caw.demo.outputs import Demo, DemoText, DemoToken

@@ -1,7 +1,5 @@
 """The demo on a terminal."""
 
-from __future__ import annotations
-
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding

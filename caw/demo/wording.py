@@ -1,7 +1,5 @@
 """Texts of the demo, for the terminal and the page."""
 
-from __future__ import annotations
-
 import math
 
 from caw.demo.outputs import TEMPERATURE, Demo, DemoText, Kind
@@ -37,7 +35,6 @@ def facts(text: DemoText) -> list[tuple[str, str]]:
 
 
 def legend(demo: Demo) -> list[tuple[Kind, str]]:
-    """Return the meaning of the colours."""
     return [
         ("marked", "the watermark changed the model's choice here"),
         ("kept", "the watermark would have changed this token, but CAW predicts that it matters and protects it"),

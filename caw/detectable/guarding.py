@@ -1,10 +1,12 @@
 """Guarded texts: each is made unmarked, and its search (`search.py`) changes it until it is detected.
 
-The searches of all texts share the decoder: what one asks for, rollouts and readings, joins the batch ahead of the
-texts that wait, and each is sent back as soon as it is there.
+Where a text is shown while it is made, it does so window by window (`windows.py`). The searches of all texts share the
+decoder: what one asks for, rollouts and readings, joins the batch ahead of the texts that wait, and each is sent back
+as soon as it is there.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +22,7 @@ from caw.detectable.receipts import Receipt, write_receipt
 from caw.detectable.search import Ended, GuardSearch, Rollout, TextRules
 from caw.detectable.selection import Candidate
 from caw.detectable.trial import Trial
+from caw.detectable.windows import Window, WindowSearch, by_window
 from caw.guard import Guard
 from caw.policies import Policy
 from caw.settings import Settings
@@ -30,12 +33,17 @@ FEW = 4  # rollouts of a text at once, where others share the batch that this kn
 
 @dataclass
 class _TextSearch:
-    """A text in progress. asked: how many sequences it has asked for."""
+    """A text in progress. running: its search. asked: sequences that it asked for so far. sent: tokens, of a stream."""
 
     place: int
-    search: Any
-    stem: Stem
+    search: GuardSearch
+    sent: int
+    running: Any = None
     asked: int = 1
+
+    @property
+    def stem(self) -> Stem:
+        return self.search.stem
 
 
 class GuardedTexts(Attempts):
@@ -44,26 +52,45 @@ class GuardedTexts(Attempts):
     Args:
         guard: what a text must keep. strengths: factors of the policy's strength that its watermark can have.
         trial: the test. settings, policy: of the call. prompts: cache of prompts. rules: of what the tokens may be.
+        streams: whether the texts are shown while they are made. subkey: what marked their beginnings, None = nothing.
     """
 
     def __init__(
         self, requests: Sequence[Request], guard: Guard, strengths: Sequence[float], trial: Trial, stops: StopStrings,
-        settings: Settings, policy: Policy, prompts: PromptCache | None, rules: TextRules | None = None,
+        settings: Settings, policy: Policy, prompts: PromptCache | None, rules: TextRules | None = None, *,
+        streams: bool = False, subkey: int | None = None,
     ) -> None:  # fmt: skip
         self.guard, self.strengths, self.trial, self.stops = guard, tuple(strengths), trial, stops
         self.settings, self.policy, self.prompts = settings, policy, prompts
         self.texts: list[_TextSearch] = []
+        self.send: Callable[[Sequence[int]], None] | None = None
         self.rows, self.open = 0, len(requests)  # rows of the decoder, 0 = not known; texts that are not finished
         first: list[Request] = []
         self.owners: list[tuple[_TextSearch, int]] = []  # of each request, in the order in which the decoder gets them
         for place, request in enumerate(requests):
-            search = GuardSearch(request, guard, self.strengths, trial, stops, settings, self.share, rules)
-            text = _TextSearch(place, search.run(), search.stem)
-            [whole] = next(text.search)
+            given = request, guard, self.strengths, trial, stops, settings, self.share, rules
+            if streams and by_window(guard):
+                search: GuardSearch = WindowSearch(*given, send=functools.partial(self._send, place))
+            else:
+                search = GuardSearch(*given)
+            search.subkey = subkey
+            text = _TextSearch(place, search, len(request.begun), search.run())
+            [whole] = next(text.running)
             first.append(whole)
             self.texts.append(text)
             self.owners.append((text, 0))
         self.first = first
+
+    def sends(self, send: Callable[[Sequence[int]], None]) -> bool:
+        self.send = send
+        return True
+
+    def _send(self, place: int, tokens: Sequence[int]) -> None:
+        """Send what a text has more than was sent."""
+        text = self.texts[place]
+        new, text.sent = tokens[text.sent :], len(tokens)
+        if new and self.send is not None:
+            self.send(new)
 
     @property
     def possible(self) -> Sequence[Request]:
@@ -87,16 +114,16 @@ class GuardedTexts(Attempts):
 
     def ended(self, sequence: ActiveSequence) -> bool:
         request = sequence.request
-        return isinstance(request, Rollout) and request.over(sequence.tokens)
+        return isinstance(request, Rollout | Window) and request.over(sequence.tokens)
 
     def on_finished(self, sequence: ActiveSequence, add: Add) -> Finished | None:
         text, number = self.owners[sequence.index]
         if text.stem.closed:  # a rollout that nobody needs any more
             return None
-        if number == 0 and sequence.error:
+        if sequence.error and not isinstance(sequence.request, Rollout):
             return self._close(text, sequence, None)
         try:
-            asked = text.search.send((number, sequence))
+            asked = text.running.send((number, sequence))
         except StopIteration as done:
             return self._finish(text, done.value)
         numbered = list(enumerate(asked, text.asked))
@@ -112,6 +139,7 @@ class GuardedTexts(Attempts):
         receipt = write_receipt(chosen, 1, self.trial, self.policy, ended.report)
         if not detected and self.settings.on_undetected == "drop":
             sequence.withhold()
+        self._send(text.place, sequence.tokens)
         return self._close(text, sequence, receipt)
 
     def _close(self, text: _TextSearch, sequence: ActiveSequence, receipt: Receipt | None) -> Finished:

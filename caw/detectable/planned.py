@@ -22,11 +22,12 @@ from caw.watermarks import Signature
 
 def plan_attempts(
     requests: Sequence[Request], facts: ModelFacts, mark: Mark, settings: Settings, *, model: Any, stops: StopStrings,
-    detector: Detector | None, prompts: PromptCache | None, reader: Signature | None = None,
+    detector: Detector | None, prompts: PromptCache | None, reader: Signature | None = None, streams: bool = False,
 ) -> Attempts:  # fmt: skip
     """Plan the attempts of a call's settings. TypeError or ValueError if they are impossible.
 
-    reader: the caller's watermark, which the test reads; None = the one that marks.
+    reader: the caller's watermark, which the test reads; None = the one that marks. streams: whether the text is shown
+    while it is made.
     """
     if settings.level is None:
         refuse_idle(settings, *(["detector"] if detector is not None else []))
@@ -40,19 +41,20 @@ def plan_attempts(
     check_guarded(settings, [request.row.do_sample for request in requests])
     return attempts_of(
         requests, trial, Mark(watermark, policy), settings, stops, prompts=prompts, shared=facts.mesh is None,
-        selection=selection_of(settings.select, settings.best_of, model),
+        selection=selection_of(settings.select, settings.best_of, model), streams=streams,
     )  # fmt: skip
 
 
 def attempts_of(
     requests: Sequence[Request], trial: Trial, mark: Mark, settings: Settings, stops: StopStrings, *,
     selection: Selection | None = None, greatest: float = MAX_STRENGTH, prompts: PromptCache | None = None,
-    shared: bool = False, rules: TextRules | None = None,
+    shared: bool = False, rules: TextRules | None = None, streams: bool = False, subkey: int | None = None,
 ) -> Attempts:  # fmt: skip
     """Return the attempts at texts that are tested: guarded ones, if the settings have a guard, else marked ones.
 
     selection: None = the first that is detected. greatest: factor of the policy's strength that a text may have.
-    shared: whether attempts may share a cache of prompts of their own. rules: of a guarded text's tokens.
+    shared: whether attempts may share a cache of prompts of their own. Of a guarded text: rules of its tokens; streams,
+    whether it is shown while it is made; subkey, what marked its beginning, None = nothing did.
     """
     watermark, policy = mark
     assert watermark is not None
@@ -63,7 +65,8 @@ def attempts_of(
         )
         most, factor = min(greatest, greatest_factor(watermark, policy)), requests[0].row.strength_factor
         strengths = sorted({min(each * factor, most) for each in settings.guard.strengths})
-        return GuardedTexts(requests, settings.guard, strengths, trial, stops, settings, policy, prompts, rules)
+        given = requests, settings.guard, strengths, trial, stops, settings, policy, prompts, rules
+        return GuardedTexts(*given, streams=streams, subkey=subkey)
     selection = selection or Selection(weakest)
     planned = efforts(watermark, policy, settings, unmarked=selection.unmarked)
     # processes that split a model keep different prompts; one attempt reads each prompt once anyway

@@ -1,7 +1,5 @@
 """The record of a text's test: enough to repeat it, never the key."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import math
@@ -43,8 +41,9 @@ class Receipt:
     Of a guarded text also: keeps: what it had to keep of the unmarked one. kept: whether it does; None = it was changed
     although the unmarked text has nothing of that kind; False = the caller's own reader fails on the unmarked text or
     rejects it, so it leaves as it is (one that is detected unmarked is not shown to it). changes: stretches in which it
-    differs. rollouts: continuations that were tried; rolled: their tokens. keeps_error: the last error of the caller's
-    own reader.
+    differs. rollouts: continuations that were tried; rolled: their tokens. windows: of a stream, each of which keeps
+    what the unmarked model would have written there; None = the whole text does. keeps_error: the last error of the
+    caller's own reader.
 
     Raises TypeError or ValueError in one sentence for anything that is not a receipt.
     """
@@ -73,6 +72,7 @@ class Receipt:
     changes: int | None = None
     rollouts: int | None = None
     rolled: int | None = None
+    windows: int | None = None
     keeps_error: str = ""
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class Receipt:
             "digest": str, "edits": float, "margin": float, "family": str | None, "subkey": int | None,
             "subkeys": int | None,
             "test": Mapping, "versions": Mapping, "keeps": str | None, "kept": bool | None, "changes": int | None,
-            "rollouts": int | None, "rolled": int | None, "keeps_error": str,
+            "rollouts": int | None, "rolled": int | None, "windows": int | None, "keeps_error": str,
         }  # fmt: skip
         for name, kind in kinds.items():
             value = getattr(self, name)
@@ -102,11 +102,10 @@ class Receipt:
             )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the receipt for JSON."""
         return {name: dict(value) if isinstance(value, Mapping) else value for name, value in vars(self).items()}
 
     @classmethod
-    def from_dict(cls, value: Any) -> Receipt:
+    def from_dict(cls, value: Any) -> "Receipt":
         """Read a receipt; fields of later versions are ignored."""
         fields = {f.name: f for f in dataclasses.fields(cls)}
         needed = [name for name, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]
@@ -120,7 +119,8 @@ class Receipt:
 class GuardReport:
     """What a guard did. name: what it keeps. changes: stretches of the text that are not the unmarked one's. error: the
     last one of the caller's own reader, else empty. kept: whether it is; None = there was nothing of that kind to keep.
-    rolled: tokens of the rollouts. subkey: the one that the text was changed under.
+    rolled: tokens of the rollouts. subkey: the one that the text was changed under, None = it was not. windows: of a
+    stream.
     """
 
     name: str
@@ -129,7 +129,8 @@ class GuardReport:
     error: str = ""
     kept: bool | None = True
     rolled: int = 0
-    subkey: int = 0
+    subkey: int | None = None
+    windows: int | None = None
 
 
 def text_digest(text: str) -> str:
@@ -171,7 +172,7 @@ def write_receipt(
 
 def _of_mark(trial: Trial, chosen: Candidate, guarded: GuardReport | None) -> dict[str, Any]:
     """The fields of what marked a text."""
-    if not chosen.strength_factor:  # of a guarded text: the greatest that changed it
+    if not chosen.strength_factor if guarded is None else guarded.subkey is None:
         return {}
     part_mark = trial.marking(chosen.request.row)
     part: dict[str, Any] = {} if part_mark is trial.mark else {"family": part_mark.name}
@@ -184,7 +185,8 @@ def _of_guard(guarded: GuardReport) -> dict[str, Any]:
     """The fields of a guarded text."""
     return {
         "keeps": guarded.name, "kept": guarded.kept, "changes": guarded.changes,
-        "rollouts": guarded.rollouts, "rolled": guarded.rolled, "keeps_error": guarded.error,
+        "rollouts": guarded.rollouts, "rolled": guarded.rolled, "windows": guarded.windows,
+        "keeps_error": guarded.error,
     }  # fmt: skip
 
 

@@ -83,7 +83,6 @@ class Rolled:
 
 
 def z_of(p_value: float) -> float:
-    """The z of a p-value."""
     return -NORMAL.inv_cdf(min(max(p_value, 1e-300), 1 - 1e-15))
 
 
@@ -135,6 +134,7 @@ class GuardSearch:
         self.all_or_nothing = settings.on_undetected == "unmarked"
         row = dataclasses.replace(request.row, strength_factor=0.0)
         self.stem, self.request, self.asked = Stem(), request, dataclasses.replace(request, row=row)
+        self.subkey: int | None = None  # None = that of which the unmarked text shows most
         self.keeping: Keeping | None = None  # of the unmarked text, once it is there and not detected
         self.rollouts, self.rolled = 0, 0  # and their tokens
         self.versions: dict[tuple[int, ...], Version | None] = {}  # spliced texts, None = not allowed
@@ -146,13 +146,17 @@ class GuardSearch:
 
     def run(self) -> Asked:
         asked = self.asked
-        first = Fork(asked.ids, asked.budget, asked.row, asked.occurrence, stem=self.stem, saves=True)
+        first = Fork(asked.ids, asked.budget, asked.row, asked.occurrence, asked.begun, self.stem, saves=True)
         whole = yield from self._answer(self._ask(first))
+        return (yield from self.settle(whole))
+
+    def settle(self, whole: ActiveSequence) -> Asked:
+        """Search the changes of an unmarked text, behind the tokens that it was asked to begin with."""
         self.unmarked = whole
         base = self._version(whole.tokens)
         if base.verdict.found or len(whole.tokens) < 2:  # of one token nothing can be rejoined
             return self._ended(base, _Progress(base))
-        self.own = self.trial.of_subkey(base.text, self.request.row)
+        self.own = self.trial.of_subkey(base.text, self.request.row, self.subkey)
         base = dataclasses.replace(base, verdict=self.own(base.text))
         self.original = base.text
         names = names_in(self.stops.text(list(self.request.ids))) | names_in(base.text)
@@ -267,7 +271,7 @@ class GuardSearch:
         asked, row = self.asked, dataclasses.replace(self.request.row, strength_factor=self.strengths[-1])
         return ReadRequest(
             asked.ids, asked.budget, row, asked.occurrence, tuple(tokens[:-1]), self.stem, last=tokens[-1],
-            strengths=self.strengths, mark=self._mark,
+            since=len(asked.begun), strengths=self.strengths, mark=self._mark,
         )  # fmt: skip
 
     @property
@@ -350,7 +354,8 @@ class GuardSearch:
         return self.versions[known]
 
     def _checked(self, base: Version, patches: Sequence[Patch], tokens: list[int]) -> Version | None:
-        longer, most = len(tokens) - len(self.unmarked.tokens), max(LENGTHS * len(self.unmarked.tokens), FEW_TOKENS)
+        longer, new = len(tokens) - len(self.unmarked.tokens), len(self.unmarked.tokens) - len(self.asked.begun)
+        most = max(LENGTHS * new, FEW_TOKENS)
         if self.unmarked.finish_reason == "length":
             tokens = tokens[: self.asked.budget]
         visible, whole = self._visible(tokens), self._visible(self.unmarked.tokens)
@@ -385,26 +390,27 @@ class GuardSearch:
 
     def _ended(self, base: Version, done: _Progress) -> Ended:
         version, before = done.best, self.unmarked
-        whole, trace, at, changes = SequenceTrace(), list[TokenTrace](), 0, 0
+        whole, trace, changes = SequenceTrace(), list[TokenTrace](), 0
+        since = at = len(self.asked.begun)  # traces are of the new tokens alone
         old = list(before.trace) if self.traces else []
         for one in sorted(done.taken, key=lambda one: one.patch.start):
             changes += not changes or one.patch.start > at
-            trace += [*old[at : one.patch.start], *one.trace]
+            trace += [*old[at - since : one.patch.start - since], *one.trace]
             at = one.patch.end
-        for each in [*trace, *old[at:]][: len(version.tokens)]:
+        for each in [*trace, *old[at - since :]][: len(version.tokens) - since]:
             whole.append(each)
         whole.drafts = before.trace.drafts
         reason = before.finish_reason
-        if reason == "length" and self.stops.reached(version.tokens):
+        if reason != "eos" and self.stops.reached(version.tokens):
             reason = "stop"
-        sequence = ActiveSequence(before.index, self.request, before.ends, version.tokens, whole, finish_reason=reason)
+        tokens = version.tokens[len(self.request.begun) :]
+        sequence = ActiveSequence(before.index, self.request, before.ends, tokens, whole, finish_reason=reason)
         same = version.tokens == before.tokens
         keeping = self.keeping
         holds, error = (True, "") if keeping is None else (keeping.verdict(version.text), keeping.error)
-        mark = self.own.mark
+        subkey = getattr(self.own.mark, "subkey", 0) if done.taken else self.subkey
         report = GuardReport(
-            self.guard.name, 0 if same else changes, self.rollouts, error, holds, self.rolled,
-            getattr(mark, "subkey", 0),
+            self.guard.name, 0 if same else changes, self.rollouts, error, holds, self.rolled, subkey
         )  # fmt: skip
         verdict = self.trial(version.text, self.request.row.key)  # by the whole detector
         return Ended(sequence, version.text, verdict, report, max((one.strength for one in done.taken), default=0.0))
@@ -426,5 +432,4 @@ class _Progress:
 
     @property
     def over(self) -> bool:
-        """Whether the text is detected."""
         return self.best.verdict.found

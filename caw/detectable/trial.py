@@ -52,8 +52,9 @@ class Trial:
         """Return what marks a text: the mark of the call, or its part that the text gets."""
         return self.mark.part_for(row)
 
-    def of_subkey(self, text: str, row: RowSettings) -> "Trial":
-        """Return the test under the one sub-key that a text shows most of, at the level that it must reach alone.
+    def of_subkey(self, text: str, row: RowSettings, number: int | None = None) -> "Trial":
+        """Return the test under one sub-key, at the level that it must reach alone: the one with this number, or that
+        a text shows most of.
 
         Its `mark` is what that sub-key marks with. A watermark with one key and one part is tested as it is.
         """
@@ -66,8 +67,10 @@ class Trial:
         weights = whole.weights
         part_weights = weights if isinstance(weights, TextWeights) and weights.are_for(part) else None
         level = level_of(float(whole.fpr), whole.watermark, part)
-        [result] = replace(whole, watermark=part, fpr=level, weights=part_weights)([text])
-        alone_mark = part.under_subkey(result.subkey or 0)
+        if number is None:
+            [result] = replace(whole, watermark=part, fpr=level, weights=part_weights)([text])
+            number = result.subkey or 0
+        alone_mark = part.under_subkey(number)
         detector = replace(whole, watermark=alone_mark, fpr=alone(level, part.family), weights=part_weights)
         return Trial(detector, self.edits, alone_mark)
 

@@ -6,8 +6,6 @@ green (logistic) or the scores (gamma, log link), under keys that will not be te
 `caw_lab.training.fit_calibration` fits it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
@@ -37,11 +35,7 @@ NAMES = (*NUMBERS, *(f"is {kind}" for kind in KINDS))
 
 
 def signal_features(reading: Reading, watermark: Watermark, kinds: np.ndarray) -> np.ndarray:
-    """Return the inputs of a calibration, float64 [n, len(NAMES)]; kinds: int64 [V], see
-    `weight_estimates.token_kinds`.
-
-    A token's features depend on the text up to it and, through the evaluator, on the next token.
-    """
+    """Return a calibration's inputs, float64 [n, len(NAMES)]; kinds: int64 [V], see `weight_estimates.token_kinds`."""
     rank, place = reading.rank, np.arange(len(reading.tokens))
     own = reading.logits[place, np.minimum(rank, reading.ids.shape[1] - 1)] - reading.logsumexp
     log_p = np.where(rank < reading.ids.shape[1], np.maximum(own, LEAST_LOG_P), LEAST_LOG_P)
@@ -116,12 +110,11 @@ class Calibration:
         return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON."""
         about = {"version": VERSION, "features": NAMES, **asdict(self)}
         write_text(Path(path), json.dumps(about, indent=1) + "\n")
 
     @classmethod
-    def load(cls, path: str | Path) -> Calibration:
+    def load(cls, path: str | Path) -> "Calibration":
         """Read a file written by `save`. FileNotFoundError, or ValueError in one sentence."""
         path = Path(path)
         if not path.is_file():

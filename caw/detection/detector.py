@@ -133,9 +133,7 @@ class Detector:
     @overload
     def __call__(self, text_or_ids: One) -> DetectionResult: ...
     def __call__(self, text_or_ids: Any) -> DetectionResult | list[DetectionResult]:
-        """Return one result for a str or a flat list of ids; a list of results, in order, for a list of them ([] for
-        []).
-        """
+        """Return one result for a str or a flat list of ids; for a list of them a list of results, in order."""
         items, single = split_input(text_or_ids)
         complaints = ["" if single else unreadable(item, f"text {i}") for i, item in enumerate(items)]
         readable = [item for item, complaint in zip(items, complaints, strict=True) if not complaint]
@@ -183,7 +181,6 @@ class Detector:
         return [t[len(start) :] if np.array_equal(t[: len(start)], start) else t for t in ids]
 
     def clean(self, text: str) -> str:
-        """Return the text to tokenise."""
         text = normalize_text(text, self.normalize)
         return trim_prefix(text, normalize_text(self.prefix, self.normalize)) if isinstance(self.prefix, str) else text
 
@@ -213,9 +210,7 @@ class Detector:
     def detect_ids(
         self, texts: Sequence[np.ndarray], done: Callable[[int], object] = lambda texts: None
     ) -> list[DetectionResult]:
-        """Return the results of texts given as int64 arrays [n]; `done` receives the number of further finished
-        texts.
-        """
+        """Return the results of texts given as int64 arrays [n]; `done` receives the number of others finished."""
         results: list[DetectionResult] = []
         for chunk in chunks(texts):
             code = self.watermark.code

@@ -32,10 +32,7 @@ class Stretch:
 
 
 def stretches(result: DetectionResult, watermark: Signature, tokenizer: Any) -> Iterator[Stretch]:
-    """Yield the text of a result, from its first token to its last.
-
-    tokenizer: decodes the ids; without one that can (None too) they are shown as numbers.
-    """
+    """Yield the text of a result's tokens; numbers if the tokenizer (or None) cannot decode them."""
     null, variance = part_of(watermark, result.family).null_moments
     spread = float(np.sqrt(variance))
     for text, tokens in _letters(result.token_ids, tokenizer):

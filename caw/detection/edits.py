@@ -20,11 +20,7 @@ class NeedsError(ValueError):
 
 @dataclass(frozen=True)
 class Attacked:
-    """An attacked text.
-
-    text: the result. words: number of words before (for copy-paste: after). edited: how many of them the attack changed
-    or removed (for copy-paste: added).
-    """
+    """A text after an attack. words: before it (copy-paste: after it). edited: of them changed or removed (added)."""
 
     text: str
     edited: int
@@ -63,17 +59,13 @@ class Attack(ABC):
         """Attack a text with this draw."""
 
     def __call__(self, text: str, text_id: str) -> Attacked:
-        """Attack a text; an empty one is unchanged. Deterministic for (attack, text, text_id), except for endpoints.
-
-        Raises AttackError if this text cannot be attacked, though others can.
-        """
+        """Attack a text, alike for the same (attack, text, text_id); empty ones stay. AttackError if it cannot be."""
         if not text.strip():
             return Attacked(text, 0, 0)
         digest = hashlib.sha256(f"{self.seed}\0{self.stream}\0{text_id}".encode()).digest()
         return self.apply(text, np.random.default_rng(int.from_bytes(digest[:8], "big")))
 
     def describe(self) -> dict[str, Any]:
-        """Return the parameters, for attacks.json."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         return {"kind": self.kind, **{n: v for n, v in plain.items() if isinstance(v, (int, float, str))}}
 
@@ -94,9 +86,7 @@ class RateAttack(Attack):
 
 
 def draw_count(rate: float, words: int, rng: np.random.Generator) -> int:
-    """Return how many of `words` words to change: rate * words, randomly rounded, so that short texts get it on
-    average.
-    """
+    """Return how many words to change: rate * words, randomly rounded so that short texts get it on average."""
     wanted = rate * words
     whole = math.floor(wanted + 1e-9)
     return whole + int(rng.random() < wanted - whole - 1e-9)
@@ -113,10 +103,7 @@ SENTENCE_MARKS = ".,;:!?"
 
 @dataclass(frozen=True)
 class WordD(RateAttack):
-    """Deletes this share of the words (parts between white space).
-
-    The marks .,;:!? after a deleted word stay, after the word before it. Line breaks stay.
-    """
+    """Deletes this share of the words (parts between white space); .,;:!? behind them and line breaks stay."""
 
     kind: ClassVar[str] = "word-d"
     stream: ClassVar[str] = "word-d"

@@ -1,8 +1,4 @@
-"""Find first occurrences among millions of rows: repeated evidence does not count.
-
-Rows are sorted by a 64-bit word, hash above row number, in one sort of plain integers. Rows of equal hash are then
-compared in full; if different rows ever share a hash, a sort of whole rows decides.
-"""
+"""Find first occurrences among millions of rows, by one sort of 64-bit words (hash, row); equals are compared."""
 
 import numpy as np
 
@@ -10,9 +6,7 @@ MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 def first_occurrences(owner: np.ndarray, evidence: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Return whether each row is the first among equals, bool [N]: same owner [N] and evidence [N, E], only where
-    `among` [N].
-    """
+    """Return bool [N]: the first of those `among` [N] with the same owner [N] and evidence [N, E]."""
     rows = np.flatnonzero(among)
     first = np.zeros(len(among), dtype=bool)
     if not len(rows):

@@ -64,20 +64,14 @@ class Reading:
 
     @property
     def gap(self) -> np.ndarray:
-        """Distance of each token's logit from the greatest, float64 [n] >= 0; that of the last recorded one if it is
-        not recorded.
-        """
+        """Distance of each token's logit from the greatest, float64 [n] >= 0; the last recorded one's if unknown."""
         last = np.isfinite(self.logits).sum(axis=1) - 1
         own = self.logits[np.arange(len(self.tokens)), np.minimum(self.rank, last)]
         return self.logits[:, 0].astype(np.float64) - own
 
 
 def expected_signal(reading: Reading, watermark: Watermark, knows_prompt: bool = True) -> np.ndarray:
-    """Return the probability of green (green lists) or mean score (races) of each token, float64 [n]; at least the
-    null's.
-
-    knows_prompt: whether the reader knew everything the writer knew; the token itself is then informative.
-    """
+    """Return P(green), or a race's mean score, of each token, float64 [n]. knows_prompt: the token then tells, too."""
     if isinstance(watermark, GreenList):
         near = tokens_in_reach(reading, watermark.full)
         if not knows_prompt:
@@ -110,11 +104,7 @@ def race_means(reading: Reading, watermark: Watermark, knows_prompt: bool) -> np
 
 
 def race_shares(reading: Reading, watermark: Watermark, knows_prompt: bool) -> np.ndarray:
-    """Return the probabilities with which the K most likely tokens raced at each position, float64 [n, K]; 0 for
-    others.
-
-    knows_prompt: the token itself raced, if the maximum strength allows it.
-    """
+    """Return how probably the K likeliest raced, float64 [n, K], others 0. knows_prompt: the token itself raced."""
     logits, strength = reading.logits.astype(np.float64), reading.strength.astype(np.float64)[:, None]
     temperature = watermark.temperature if isinstance(watermark, EXP) else 1.0
     if watermark.rule == "top_k":
@@ -136,11 +126,7 @@ def race_mean(share: np.ndarray) -> np.ndarray:
 
 
 def levels_of_signal(signal: np.ndarray, watermark: Watermark, most: float | None = None) -> np.ndarray:
-    """Map probabilities of green or mean scores to weight levels int64 [n] on a fixed scale; 0 where there is no
-    signal.
-
-    most: the signal of level 15; None = default.
-    """
+    """Map signals to levels int64 [n] on a fixed scale, 0 = none. most: signal of level 15, None = default."""
     top = _most(watermark) if most is None else min(most, _most(watermark))
     weight, greatest = (weight_of(np.asarray(s, np.float64), watermark) for s in (signal, top))
     return np.rint(np.clip(weight / greatest, 0, 1) * MOST).astype(np.int64)

@@ -21,9 +21,7 @@ def alone(fpr: float, n: int) -> float:
 
 
 def level_of(fpr: float, tried: Signature, mark: Signature) -> float:
-    """Return the level by the sub-keys of `mark` that a text must have for `fpr` in a test for `tried`, which may try
-    more of them.
-    """
+    """Return the level by the sub-keys of `mark` that gives a text `fpr` in a test of `tried`, which may try more."""
     n, own = tried.family, mark.family
     return fpr if n == own else float(family_wise(np.float64(alone(fpr, n)), own))
 

@@ -1,7 +1,5 @@
 """The inputs of detection, converted to arrays of token ids."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
@@ -106,7 +104,6 @@ def is_missing(item: Any) -> bool:
 
 
 def _encoded(texts: Sequence[str], tokenizer: Any) -> Any:
-    """Return the tokenizer's ids of each text."""
     try:
         # verbose=False: a text longer than the model's positions is no problem here and deserves no warning
         encoded = tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]
@@ -160,7 +157,6 @@ def flat_ids(item: Any, name: str) -> np.ndarray:
 
 
 def _array(tensor: Any, refuse: Callable[[str, str], NoReturn]) -> np.ndarray:
-    """Convert a dense tensor of integers to an array."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     if tensor.is_meta or tensor.is_nested or str(tensor.layout) != "torch.strided":
         kind = "meta" if tensor.is_meta else "nested" if tensor.is_nested else "sparse"

@@ -68,9 +68,7 @@ class KeySearchResult(NotTruth):
 
 @dataclass(frozen=True)
 class _Alike:
-    """Watermarks that differ only in the key. places: int64 [m], indices of their p-values. keys: int64 [m * V], the
-    sub-keys of each.
-    """
+    """Watermarks that differ only in the key. places: of their p-values, int64 [m]. keys: sub-keys, int64 [m * V]."""
 
     first: Watermark
     places: np.ndarray
@@ -194,9 +192,7 @@ class KeySearch:
 
 
 def _grouped(watermarks: Sequence[Signature]) -> tuple[list[_Alike], list[int]]:
-    """Return groups of the watermarks' parts for the compiled operator, and the indices of the watermarks that it does
-    not support.
-    """
+    """Return groups of parts for the compiled operator, and the indices of watermarks that it does not support."""
     groups: dict[Any, list[tuple[int, Watermark]]] = {}
     others: list[int] = []
     for place, mark in enumerate(watermarks):

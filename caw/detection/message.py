@@ -19,15 +19,11 @@ MOSTLY_WITHOUT_CONTEXT = 0.9
 
 
 def repeats_mostly(tokens: int, repeated: int, window: int) -> bool:
-    """Return whether a text repeats itself so much that little evidence is left.
-
-    window: number of context tokens in a piece of evidence.
-    """
+    """Return whether repetition leaves a text little evidence. window: context tokens of a piece of evidence."""
     return repeated > (MOSTLY if window else MOSTLY_WITHOUT_CONTEXT) * tokens
 
 
 def repetition(tokens: int, repeated: int) -> str:
-    """Say that a text is mostly repetition."""
     return f"mostly repetition: {repeated} of its {tokens} tokens repeat earlier text, which counts once"
 
 

@@ -38,10 +38,7 @@ NAMES = (*STEPS, NONE, READINGS)
 
 
 def read_steps(normalize: Any) -> tuple[str, ...]:
-    """Parse a sequence of names or one comma-separated str into steps; () = the mode's default.
-
-    Raises TypeError for other types, ValueError for an unknown name.
-    """
+    """Parse names, or a comma-separated str, to steps; () = the mode's default. TypeError, ValueError for others."""
     if not isinstance(normalize, (str, list, tuple)):
         raise TypeError(
             f"normalize must be a str or a sequence of {', '.join(NAMES)}, got {type(normalize).__name__}; leave it out"

@@ -31,11 +31,7 @@ LEVELS = (1e-1, 1e-2, 1e-3, 1e-4)
 
 @dataclass(frozen=True)
 class Rate:
-    """Share of texts with p <= level.
-
-    level: the promised false-positive rate. found: number of texts with p <= level. rate: their share. low, high: its
-    95 % Clopper-Pearson interval.
-    """
+    """Share of texts with p <= level, the promised rate: `found` of them, with its 95 % Clopper-Pearson interval."""
 
     level: float
     found: int
@@ -130,9 +126,7 @@ def null_report(
 
 
 def _once(ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return (p-values, randomised p-values) of texts, counting only evidence that no earlier text gave. Texts without
-    such evidence are left out.
-    """
+    """Return (p-values, randomised p-values) by evidence that no earlier text gave, of the texts that have any."""
     found, randomised = _once_of_each(ids, detector, rng)
     some = ~np.isnan(found)
     return found[some], randomised[some]
@@ -141,9 +135,7 @@ def _once(ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generato
 def _once_of_each(
     ids: Sequence[np.ndarray], detector: Detector, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same for each text, nan for texts without such evidence. Sub-keys, and then families, are tried as the
-    detector tries them, but those without evidence count for none.
-    """
+    """The same for each text, nan without such evidence; sub-keys and families without evidence count for none."""
     mark = detector.watermark
     if mark.family == 1:
         return _once_under_a_key(ids, detector, rng)
@@ -203,14 +195,7 @@ def _step(watermark: Watermark) -> float:
 
 
 def plot_qq(reports: Sequence[NullReport], path: str | Path) -> None:
-    """Draw a QQ plot of p-values with log scales; the diagonal is the promise.
-
-    Args:
-        reports: one or more, one line each.
-        path: file to write; its extension selects the format.
-
-    Raises ImportError if matplotlib is missing, OSError if the file cannot be written.
-    """
+    """Draw a log QQ plot of reports' p-values; the path's ending says how. ImportError without matplotlib, OSError."""
     require("matplotlib", "the QQ plot")
     from matplotlib.figure import Figure
 

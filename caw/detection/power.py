@@ -46,10 +46,7 @@ class PowerRow:
 
 
 def expected_power(watermark: Watermark, mean: float, counted: float, fpr: float) -> float:
-    """Return the detection rate at `fpr` if `counted` pieces of evidence score `mean` each.
-
-    mean: probability of green, or mean score (1 for unmarked text). Green lists: binomial; races: gamma with that mean.
-    """
+    """Return the detection rate at `fpr` of `counted` pieces of evidence of `mean` score: binomial, or gamma."""
     n = round(counted)
     if n < 1:
         return 0.0

@@ -73,10 +73,7 @@ def ratio_sums(
 
 
 def ratio_tail(total: int, trials: np.ndarray) -> float:
-    """Return P(steps >= total) of unmarked text with trials[j] tokens of level j, int64 [64]; level 0 has no part.
-
-    Exact up to rounding (relative error about 1e-9).
-    """
+    """Return P(steps >= total) of unmarked text with trials[j] tokens of level j >= 1, int64 [64], to about 1e-9."""
     used = np.flatnonzero(trials[1:])
     counts = trials[1:][used].astype(np.float64)
     law = _law()

@@ -5,8 +5,6 @@ readings is multiplied by m (Bonferroni), which keeps it valid: for any unmarked
 or less. A text with nothing to undo has one reading and its plain p-value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -36,7 +34,7 @@ class TokenisedText:
     ids: tuple[np.ndarray, ...]
 
     @classmethod
-    def of(cls, readings: Sequence[Reading], ids: Sequence[np.ndarray]) -> TokenisedText:
+    def of(cls, readings: Sequence[Reading], ids: Sequence[np.ndarray]) -> "TokenisedText":
         """Build the text without readings that repeat earlier ids."""
         kept: list[int] = []
         for i, own in enumerate(ids):
@@ -51,10 +49,7 @@ class TokenisedText:
         return self.corrected(results[i], i, given, fpr)
 
     def corrected(self, result: DetectionResult, i: int, given: float, fpr: float) -> DetectionResult:
-        """Return the result of reading i, corrected for their number m.
-
-        result: tested at a level of fpr / m. given: p-value of the unchanged text alone.
-        """
+        """Return reading i's result at a level of fpr / m, corrected for m readings. given: the unchanged text's p."""
         m = len(self.readings)
         if m == 1:
             return result

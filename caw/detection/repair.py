@@ -1,8 +1,4 @@
-"""Undo the effects of copying, pasting and mailing, by rules that read the text alone.
-
-Each rule reports its changes in words for a message. No rule knows a key or a score, and a text without such effects is
-returned unchanged.
-"""
+"""Undo what copying, pasting and mailing do, by rules that read the text alone, never a key or a score."""
 
 import html
 import re

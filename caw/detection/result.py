@@ -8,9 +8,7 @@ from caw.detection.regions import Region
 
 
 class NotTruth:
-    """A result that must not be mistaken for its verdict: every object is true, so `if caw.detect(text, mark):` would
-    call every text marked. Printed it says its message.
-    """
+    """A result that prints its message and has no truth value: `if caw.detect(...)` would call every text marked."""
 
     message: str
 

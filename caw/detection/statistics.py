@@ -54,9 +54,7 @@ def _at_least(hits: np.ndarray, counts: np.ndarray, fraction: float) -> np.ndarr
 
 
 def gamma_tails(sums: np.ndarray, counts: np.ndarray) -> Tails:
-    """Return the tails of `sums` of `counts` (both [N]) scores, each Exponential(1) under the null; equals
-    scipy.stats.gamma.sf.
-    """
+    """Return the tails of sums [N] of counts [N] scores, Exponential(1) under the null: scipy.stats.gamma.sf."""
     sums, counts = np.asarray(sums, dtype=np.float64), np.asarray(counts, dtype=np.float64)
     tail = special.gammaincc(np.maximum(counts, 1), sums)
     return Tails((sums - counts) / np.sqrt(np.maximum(counts, 1)), np.where(counts > 0, tail, 1.0))
@@ -99,10 +97,7 @@ def tails(
 
 
 def synthid_tails(watermark: SynthID, scores: np.ndarray, counts: np.ndarray, mid_p: bool = False) -> Tails:
-    """Return the tails of SynthID: `scores` [N] sum the (weighted) mean bits of `counts` [N] tokens.
-
-    Binomial over all bits for the plain mean, otherwise weighted binomial; see `tails`.
-    """
+    """Return SynthID's tails: scores [N] sum the (weighted) mean bits of counts [N] tokens: binomial, as `tails`."""
     scores, counts = np.asarray(scores, dtype=np.float64), np.asarray(counts, dtype=np.int64)
     weights, fraction = watermark.layer_weights, watermark.bit_fraction
     totals = np.rint(scores * weights.sum())

@@ -32,10 +32,7 @@ if TYPE_CHECKING:
 
 
 def sums_of(watermark: Watermark, ids: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, int]:
-    """(scores float64 [m] of one text int64 [n] under each of the keys int64 [m], how many tokens count).
-
-    For watermarks where contexts say what counts, whatever the key.
-    """
+    """(scores float64 [m] of a text int64 [n] under keys int64 [m], tokens that count), where contexts decide that."""
     one = watermark.under_subkey(0)
     native = one.native
     assert native is not None
@@ -77,9 +74,7 @@ def detect_subkeys(detector: Detector, ids: np.ndarray) -> DetectionResult:
 
 
 def _detect_parts(detector: Detector, ids: np.ndarray) -> DetectionResult:
-    """The result of one text int64 [n] of a watermark with several parts: that of its likeliest part, the first of
-    equal ones.
-    """
+    """The result of a text int64 [n] of a watermark with several parts: of its likeliest part, the first of equals."""
     parts = detector.watermark.parts
     level = alone(detector.fpr, len(parts))
     found = []

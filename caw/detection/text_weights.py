@@ -51,11 +51,7 @@ class TextWeights(ABC):
 
     @abstractmethod
     def text_levels(self, texts: Sequence[np.ndarray], watermark: Watermark) -> list[np.ndarray]:
-        """Return levels int64 [n] of each text int64 [n].
-
-        watermark: how texts are marked; the result must not depend on its key. A text's levels depend on that text
-        alone.
-        """
+        """Return levels int64 [n] of each text int64 [n], by that text alone and never by the watermark's key."""
 
 
 def check_weighable(watermark: Watermark) -> None:

@@ -32,9 +32,7 @@ class Scored:
 def score_texts(
     watermark: Watermark, texts: Sequence[np.ndarray], mode: Mode
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return (values float64, counted bool, repeated bool, owner int64), all [N], of the tokens of all texts, in
-    order.
-    """
+    """Return (values float64, counted bool, repeated bool, owner int64), all [N], of all texts' tokens in order."""
     owner = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
     values, evidence, eligible = score_stream(watermark, texts, mode)
     counted = eligible if evidence is None else eligible & first_occurrences(owner, evidence, eligible)
@@ -44,11 +42,7 @@ def score_texts(
 def score_stream(
     watermark: Watermark, texts: Sequence[np.ndarray], mode: Mode
 ) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Return (values float64 [N], evidence int64 [N, E] or None, counted bool [N]) of the N tokens of all texts, in
-    order.
-
-    Equal evidence counts once; None = everything counts.
-    """
+    """Return (values float64 [N], evidence int64 [N, E] or None, counted bool [N]) of all texts' tokens, in order."""
     if watermark.code is not None:
         raise ValueError(
             "regions, weights and null reports do not support payloads, got a watermark with payload_bits; leave the "

@@ -54,9 +54,7 @@ def token_kinds(tokenizer: Any, vocab_size: int) -> np.ndarray:
 def tally(
     texts: Mapping[Watermark, Sequence[Any]], tokenizer: Any, vocab_size: int, *, progress: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (sum of values, number) float64 [keys, V] of counted tokens, of marked texts (strings or ids) by
-    watermark.
-    """
+    """Return (sum, number) float64 [keys, V] of values of counted tokens, of texts (strings or ids) by watermark."""
     sums, counts = np.zeros((len(texts), vocab_size)), np.zeros((len(texts), vocab_size))
     with Bar(sum(map(len, texts.values())), "scoring texts", "texts", enabled=progress, announced=True) as advance:
         for row, (watermark, items) in enumerate(texts.items()):
@@ -70,9 +68,7 @@ def tally(
 
 
 def choose_prior(sums: np.ndarray, counts: np.ndarray, kinds: np.ndarray, watermark: Watermark) -> float:
-    """Return the one of PRIORS under which each key's texts [keys, V] are most likely given the others; PRIOR for one
-    key.
-    """
+    """Return the one of PRIORS that makes each key's texts [keys, V] likeliest given the others; PRIOR for one key."""
     if len(sums) < 2:
         return PRIOR
     scores = []
@@ -93,9 +89,7 @@ def choose_prior(sums: np.ndarray, counts: np.ndarray, kinds: np.ndarray, waterm
 
 
 def means_of(sums: np.ndarray, counts: np.ndarray, kinds: np.ndarray, prior: float = PRIOR) -> np.ndarray:
-    """Return the mean value of each token id, float64 [V], shrunk towards its kind's mean, and that towards the overall
-    mean.
-    """
+    """Return each token id's mean value, float64 [V], shrunk towards its kind's, and that towards the overall mean."""
     overall = sums.sum() / counts.sum()
     per_kind = np.bincount(kinds, weights=counts, minlength=len(KINDS))
     kind_means = (np.bincount(kinds, weights=sums, minlength=len(KINDS)) + prior * overall) / (per_kind + prior)
@@ -167,10 +161,7 @@ def estimate_weights(
 
 
 def weights_by_kind(table: TokenWeights, tokenizer: Any, provenance: dict[str, Any] | None = None) -> TokenWeights:
-    """Make a table for another tokenizer: each of its tokens gets the weight of its kind in `table`.
-
-    Raises ValueError for a table without scores by kind.
-    """
+    """Make a table for another tokenizer, by each token's kind in `table`; ValueError if that has none by kind."""
     means, null = table.provenance.get("mean_by_kind"), table.provenance.get("null_mean")
     if not isinstance(means, dict) or not isinstance(null, (int, float)):
         raise ValueError("the table must come from estimate_weights, got one without means by kind; make it again")

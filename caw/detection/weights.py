@@ -7,8 +7,6 @@ before the text is seen and depend only on its token ids, so the null stays exac
 random. They must not be estimated from texts marked with the tested key; a table stores its key ids.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence
@@ -98,11 +96,8 @@ class TokenWeights(TextWeights):
         write_whole(path, save({"levels": self.levels}, metadata=about))
 
     @classmethod
-    def load(cls, name_or_path: str | Path) -> TokenWeights:
-        """Load a shipped table by name ("smollm2-135m"), or any file written by `save`.
-
-        Raises TypeError, FileNotFoundError or ValueError in one sentence.
-        """
+    def load(cls, name_or_path: str | Path) -> "TokenWeights":
+        """Load a shipped table ("smollm2-135m") or a file of `save`. TypeError, FileNotFoundError or ValueError."""
         if not isinstance(name_or_path, (str, Path)):
             raise TypeError(
                 f"weights must be TokenWeights, a name or a file, got {type(name_or_path).__name__}; leave them out"
@@ -146,7 +141,6 @@ def _check_provenance(provenance: Any) -> None:
 
 
 def shipped() -> list[str]:
-    """Return the names of the shipped tables."""
     return sorted(p.stem for p in FOLDER.glob("*.safetensors"))
 
 
@@ -160,10 +154,7 @@ def level_tails(
     texts: int,
     more: float = 0.0,
 ) -> tuple[np.ndarray, Tails]:
-    """Return (weighted scores, their tails), float64 [texts] each; values, levels, owner and counted are per token [N].
-
-    more: added to every score of green lists.
-    """
+    """Return (weighted scores, tails), float64 [texts], of per-token [N] arguments. more: added to green scores."""
     if weights.ratios:
         return ratio_tails(values, levels, owner, counted, texts)
     return weighted_tails(watermark, values, levels, owner, counted, texts, more)

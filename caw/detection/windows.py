@@ -42,9 +42,7 @@ def windows_of(tokens: int) -> np.ndarray:
 
 
 def shares_of(windows: np.ndarray) -> np.ndarray:
-    """Return each window's share of the level, float64 [W]; they sum to 1. A text too short for windows has all of
-    it.
-    """
+    """Return each window's share of the level, float64 [W], in sum 1. A text too short for windows has all of it."""
     if len(windows) == 1:
         return np.ones(1)
     sizes = windows[1:, 1] - windows[1:, 0]
@@ -53,9 +51,7 @@ def shares_of(windows: np.ndarray) -> np.ndarray:
 
 
 def window_p_values(windows: np.ndarray, values: np.ndarray, counted: np.ndarray, watermark: Watermark) -> np.ndarray:
-    """Return the exact p-value of each window alone, float64 [W]; values float64 [n] and counted bool [n] are per
-    token.
-    """
+    """Return the exact p-value of each window, float64 [W]; values float64 [n] and counted bool [n] are per token."""
     total = np.concatenate([[0.0], np.cumsum(np.where(counted, values, 0.0))])
     number = np.concatenate([[0], np.cumsum(counted)])
     scores = total[windows[:, 1]] - total[windows[:, 0]]
@@ -68,10 +64,7 @@ def window_p_values(windows: np.ndarray, values: np.ndarray, counted: np.ndarray
 
 
 def _bounded(windows: np.ndarray, scores: np.ndarray, counts: np.ndarray, watermark: SynthID) -> np.ndarray:
-    """Return exact p-values of the whole text and of the windows that matter most, an upper bound of the others.
-
-    An exact tail of weighted bits takes a tenth of a second. A p-value that is too large stays valid.
-    """
+    """Return exact p-values of the text and windows that matter most; upper bounds of others, which stay valid."""
     weights = watermark.layer_weights
     totals = np.rint(scores * weights.sum())
     p = np.where(counts > 0, weighted_binomial_bound(totals, counts, weights, watermark.bit_fraction), 1.0)

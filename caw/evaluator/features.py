@@ -4,8 +4,6 @@ Training and decoding share this code. Paper, equation (1) and "Preliminary Expe
 Beyond the paper: the probability of digits, operators, names, … at each position (`token_classes`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

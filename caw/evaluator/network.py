@@ -1,6 +1,4 @@
-"""The evaluator network: three fully connected layers, inputs -> h -> h -> 1, sigmoid (paper, appendix "Details of
-Watermark Capacity Evaluator"). Everything in its file is checked before a network is built.
-"""
+"""The evaluator: three fully connected layers, inputs -> h -> h -> 1, sigmoid. Its file is checked before use."""
 
 from __future__ import annotations
 
@@ -181,7 +179,6 @@ class Evaluator(torch.nn.Module):
         return other
 
     def _with(self, table: torch.Tensor | None, vocabulary: Vocabulary | None) -> Evaluator:
-        """Return the same network with other token classes."""
         other = Evaluator(self.spec, self.hidden, self.provenance, table, vocabulary, self.universal)
         tensors = {name: t for name, t in self.state_dict().items() if name != "token_class"}
         other.load_state_dict(tensors, strict=False)
@@ -236,11 +233,7 @@ def _check_classes(table: torch.Tensor) -> None:
 
 
 def check_serves(evaluator: Evaluator, model_name: str | Path, tokenizer: Any) -> None:
-    """Raise ValueError if the evaluator is for a model with another vocabulary; warn if it is for another model with
-    the same.
-
-    model_name: "" = unknown. tokenizer: of the model, None = unknown. Universal evaluators are not checked.
-    """
+    """Raise ValueError for an evaluator of another vocabulary, warn of another model's; universal ones serve all."""
     if model_name:
         warn_of_other_model(evaluator, model_name)
     if tokenizer is None:
@@ -268,10 +261,7 @@ def warn_of_other_model(evaluator: Evaluator, model_name: str | Path) -> None:
 
 
 def default_beta(evaluator: Evaluator | str | Path) -> float:
-    """Return the default beta of a capacity policy: that of the model that the evaluator was trained for.
-
-    Unreadable weights get the general default; loading them will report the error.
-    """
+    """Return a capacity policy's default beta for the evaluator's model; unreadable weights raise when loaded."""
     if not isinstance(evaluator, Evaluator):
         try:
             evaluator = Evaluator.load(evaluator)
@@ -297,11 +287,7 @@ class About:
 
 
 def read_file(path: Path) -> tuple[About, dict[str, torch.Tensor]]:
-    """Return a file's metadata and its tensors by name, weights as float32.
-
-    Raises ValueError in one sentence for another kind of file, and naming the tensor if one is missing, unknown, or of
-    a wrong dtype or shape for the features and width; no tensor is read before all are known to fit.
-    """
+    """Return a file's metadata and its tensors as float32. ValueError for another file, naming the wrong tensor."""
     try:
         with safe_open(str(path), framework="pt") as file:
             about = _about(file.metadata() or {})

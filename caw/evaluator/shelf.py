@@ -1,7 +1,5 @@
 """The evaluators that ship, by name, and which model each is for; without torch."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -29,5 +27,4 @@ def beta_for(model_name: str | Path) -> float:
 
 
 def shipped() -> list[str]:
-    """Return the names of the shipped evaluators."""
     return sorted(p.stem for p in WEIGHTS_FOLDER.glob("*.safetensors"))

@@ -5,8 +5,6 @@ write one, whatever its shape. Features count probability per class (`FeatureSpe
 class is made once from the tokenizer and stored with the evaluator's weights, so decoding needs no text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -68,10 +66,7 @@ def _name(text: str) -> str:
 
 
 def class_table(tokenizer: Any, vocab_size: int, line_ends: bool = False) -> torch.Tensor:
-    """Return the class of every token id, uint8 [vocab_size]; ids unknown to the tokenizer are "space".
-
-    line_ends: see `classify`; the tokenizer's end tokens are then line breaks too.
-    """
+    """Return the class of each token id, uint8 [vocab_size]; unknown ids are "space". line_ends: see `classify`."""
     known = min(vocab_size, id_count(tokenizer))
     table = torch.full((vocab_size,), classify(""), dtype=torch.uint8)
     table[:known] = _classes(tokenizer, range(known), line_ends)
@@ -79,10 +74,7 @@ def class_table(tokenizer: Any, vocab_size: int, line_ends: bool = False) -> tor
 
 
 def class_table_of(tokenizer: Any, line_ends: bool = False) -> torch.Tensor:
-    """Return the class of every id that a tokenizer knows, uint8 [V]; made once for each tokenizer.
-
-    Nobody may write to it. Ids beyond it are of class 0 wherever classes are counted.
-    """
+    """Return the class of every id that a tokenizer knows, uint8 [V]; made once, and written to by nobody."""
     made, about = memo_of(_tables, tokenizer), _about(tokenizer, line_ends)
     if about not in made:
         made[about] = class_table(tokenizer, id_count(tokenizer), line_ends)
@@ -107,11 +99,7 @@ def _classes(tokenizer: Any, ids: Sequence[int], line_ends: bool) -> torch.Tenso
 
 
 def check_tokenizer(table: torch.Tensor, tokenizer: Any, line_ends: bool = False) -> None:
-    """Raise ValueError if the table was made for another tokenizer; a sample of ids is compared.
-
-    line_ends: how the table was made, see `class_table`. A table that passed passes again, unless the tokenizer has
-    gained tokens since: comparing takes as long as a step of a small model.
-    """
+    """Raise ValueError if the table was made for another tokenizer; compares a sample of ids, once a tokenizer."""
     known, about = memo_of(_passed, tokenizer), _about(tokenizer, line_ends)
     if about in known and known[about]() is table:
         return

@@ -1,7 +1,5 @@
 """The marked requests of an engine: a chooser for each profile, and the place of each text in it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +9,7 @@ import torch
 
 from caw.decoding.chooser import Chooser
 from caw.decoding.row_settings import RowSettings, may_begin_freely
+from caw.integrations.layout import JsonLayout
 from caw.integrations.profiles import Profile
 from caw.models import load_tokenizer
 from caw.policies import CapacityPolicy
@@ -26,7 +25,7 @@ class EngineText:
 
     prompt: None until its ids are known. ids: its output, a list that grows. chooser, row: where its text is, None = it
     has not begun. known: how many ids the chooser has, or had. spent: by the number of ids, nats of their free
-    beginning, of a text whose row was taken (`Chooser.spent`).
+    beginning, of a text whose row was taken (`Chooser.spent`). json: whether a grammar makes it JSON.
     """
 
     profile: Profile
@@ -37,21 +36,22 @@ class EngineText:
     row: int = -1
     known: int = 0
     spent: dict[int, float] = field(default_factory=dict)
+    json: bool = False
 
 
 def row_settings(
     params: Any, most: int, seed: int, window: int, bound: Sequence[str], *, drawn: bool, top_k: int,
-    ends: tuple[int, ...],
+    ends: tuple[int, ...], penalties: Sequence[str] = (),
 ) -> RowSettings:  # fmt: skip
     """Return the settings of a text by the sampling parameters of an engine; ValueError for numbers that cannot be.
 
     most: new tokens. window: of the watermark. bound: parameters that can end or steer a text, so that it has no free
-    beginning. drawn: whether it is not greedy.
+    beginning. drawn: whether it is not greedy. penalties: those that the engine has not applied before the choice.
     """
     try:
         return RowSettings(
             max_new_tokens=most, do_sample=drawn, temperature=params.temperature if drawn else 1.0, top_k=top_k,
-            **{name: getattr(params, name) for name in FILTERS}, seed=seed, ends=ends,
+            **{name: getattr(params, name) for name in (*FILTERS, *penalties)}, seed=seed, ends=ends,
             begins=may_begin_freely(most, window, bound=any(getattr(params, name, None) for name in bound)),
         )  # fmt: skip
     except TypeError as error:
@@ -80,6 +80,7 @@ class EngineTexts:
     ) -> None:
         self.rows, self.device, self.tokenizer, self.revision = rows, device, tokenizer, revision
         self.choosers: dict[tuple[str, int], Chooser] = {}
+        self._layout: JsonLayout | None = None
         for profile in profiles:
             self._chooser(profile, vocab_size)
 
@@ -102,6 +103,11 @@ class EngineTexts:
             repeated: whether the engine may throw a choice away and ask again at the same place. Otherwise each token
                 must have come back, or it is an error.
         """
+        if rows := [row for row in texts if texts[row].json]:
+            logits = logits.index_copy(
+                0, torch.tensor(rows, device=logits.device),
+                self._layout_of(logits.shape[1]).keep(logits[rows], [texts[row].ids for row in rows]),
+            )  # fmt: skip
         groups: dict[Chooser, list[int]] = {}
         for row in sorted(texts):
             groups.setdefault(self.follow(texts[row], logits.shape[1]), []).append(row)
@@ -134,6 +140,12 @@ class EngineTexts:
                 tokenizer=self._tokenizer_for(profile),
             )  # fmt: skip
         return self.choosers[name]
+
+    def _layout_of(self, vocab_size: int) -> JsonLayout:
+        if self.tokenizer is None:
+            raise ValueError("JSON must be marked with the engine's tokenizer at hand, which was not loaded; load it")
+        self._layout = self._layout or JsonLayout(load_tokenizer(self.tokenizer, self.revision), vocab_size)
+        return self._layout
 
     def _tokenizer_for(self, profile: Profile) -> Any:
         """The engine's tokenizer, loaded for an evaluator alone that has yet to read it and may be used here."""

@@ -14,8 +14,6 @@
 }
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Mapping
@@ -51,11 +49,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class ProfileFile:
-    """The operator's file, read.
-
-    profiles: by name. default: of requests that name none; OFF = they are not marked. opt_out: whether a request may
-    choose OFF.
-    """
+    """The operator's file. default: of requests that name no profile, OFF = unmarked. opt_out: may they choose OFF."""
 
     profiles: Mapping[str, Profile]
     default: str
@@ -70,6 +64,13 @@ class ProfileFile:
                 f"default must be one of the profiles, {', '.join(self.profiles)}, got {shown(self.default)}; with "
                 f"opt_out it may be {OFF!r}"
             )
+
+    def __str__(self) -> str:
+        """What an engine's log says."""
+        ways = [f"{name} ({profile.watermark.name}, key {profile.watermark.key_id})" for name, profile in
+                self.profiles.items()]  # fmt: skip
+        off = f"; a request may choose {OFF!r} and is not marked" if self.opt_out else ""
+        return f"caw marks by {', '.join(ways)}; without {ARGUMENT}: {self.default}{off}"
 
     def chosen(self, given: Mapping[str, Any], where: str) -> Profile | None:
         """The profile that a request chooses by what it gives in `where`, None = it is not marked.

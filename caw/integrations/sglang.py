@@ -7,8 +7,6 @@ SGLang takes a processor from each request, as a string: `LogitProcessor.to_str(
 code. The module is imported without SGLang too.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json
@@ -32,10 +30,8 @@ VARIABLE = "CAW_SGLANG_CONFIG"
 TRIED = (0, 5, 23)  # the version whose interface this follows
 LONGEST = 1 << 24  # tokens of a text of which no other limit is known
 ROWS = 256  # texts at once, where the server has no limit of its own
-# what SGLang does beside the choice, each with the value that switches it off
 # what can end or steer a text, so that it has no free beginning
 BOUND = ("stop_strs", "stop_regex_strs", "logit_bias", "json_schema", "regex", "ebnf", "structural_tag")
-REFUSED: dict[str, Any] = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "beam_width": None}
 
 
 def _base() -> type:
@@ -53,7 +49,7 @@ class LogitProcessor(_base()):  # type: ignore[misc]
     Each step, all logits but the chosen token's become -inf.
 
     SGLang shows a processor no request before it runs, so what cannot be marked ends there: a request with another
-    profile, with penalties or of a beam search is answered with 400, and every request with 500 where the server has
+    profile or of a beam search is answered with 400, and every request with 500 where the server has
     another version, overlapped scheduling or speculation. An unmarked text is never the result of a request that
     brought the processor; one that did not bring it is not marked.
     """
@@ -75,7 +71,7 @@ class LogitProcessor(_base()):  # type: ignore[misc]
 
 
 @functools.cache  # SGLang makes a processor for every batch; the texts outlive them
-def _engine(device: torch.device, vocab_size: int) -> _Engine:
+def _engine(device: torch.device, vocab_size: int) -> "_Engine":
     return _Engine(device, vocab_size)
 
 
@@ -173,7 +169,8 @@ class _Engine:
 
     def _text(self, request: Any, profile: Profile, ends: tuple[int, ...]) -> EngineText:
         settings = settings_of(request.sampling_params, ends, self._seeds.getrandbits(63), profile.watermark.window)
-        return EngineText(profile, settings, list(request.origin_input_ids), [])
+        json = getattr(request.sampling_params, "json_schema", None) is not None
+        return EngineText(profile, settings, list(request.origin_input_ids), [], json=json)
 
     def _make_room(self, texts: Mapping[int, EngineText]) -> None:
         """Take the rows of texts that wait; they begin again with the ids that they have."""
@@ -200,14 +197,13 @@ class _Engine:
 
 
 def settings_of(params: Any, ends: tuple[int, ...], seed: int, window: int = 0) -> RowSettings:
-    """What SGLang's SamplingParams say of a text; ValueError, in one sentence, for what cannot be marked.
+    """What SGLang's SamplingParams say of a text, whose penalties the logits have already; ValueError, in one sentence,
+    for what cannot be marked.
 
     ends: token ids that end it. seed: of a request that has none. window: of the watermark.
     """
-    for name, off in REFUSED.items():
-        value = getattr(params, name, off)
-        if value != off:
-            raise ValueError(f"{name} must be {off} in a watermarked request, got {shown(value)}; leave it out")
+    if (width := getattr(params, "beam_width", None)) is not None:
+        raise ValueError(f"beam_width must be None in a watermarked request, got {shown(width)}; leave it out")
     drawn = params.top_k > 1  # SGLang says 1 for greedy, and 2^30 for the whole vocabulary
     most = LONGEST if params.max_new_tokens is None else min(params.max_new_tokens, LONGEST)
     return row_settings(

@@ -6,9 +6,8 @@ vLLM has two interfaces, for the V1 model runner (rows of a batch that move, ids
 the device). The class here has both, and vLLM calls the one of its runner. It is imported without vLLM too.
 """
 
-from __future__ import annotations
-
 import importlib
+import logging
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 import torch
 
+from caw.decoding.penalties import COLUMNS
 from caw.decoding.row_settings import RowSettings
 from caw.integrations.engine_texts import EngineText, EngineTexts, row_settings
 from caw.integrations.profiles import Profile, ProfileFile, marks
@@ -24,19 +24,12 @@ from caw.io.show import shown
 VARIABLE = "CAW_VLLM_CONFIG"
 LONGEST = 1 << 24  # tokens of a text of which no other limit is known
 GREEDY = 1e-5  # temperature below which vLLM is greedy
-# what vLLM does after or beside the choice, so that the chosen token is not what was decided by the request's settings
-# or does not survive; each with the value that switches it off
 # what can end or steer a text, so that it has no free beginning
 BOUND = ("stop", "logit_bias", "allowed_token_ids", "bad_words", "structured_outputs")
-REFUSED: dict[str, Any] = {
-    "presence_penalty": 0,
-    "frequency_penalty": 0,
-    "repetition_penalty": 1,
-    "thinking_token_budget": None,
-    "trace_decode_token_ids": None,
-}
+# what vLLM forces after the choice
+REFUSED = ("thinking_token_budget", "trace_decode_token_ids")
 FORCED = 1e30  # of the chosen token: above every logit, and finite after any temperature
-TRIED = (0, 32), (0, 33)  # from the one version up to, not with, the other
+TRIED = (0, 32), (0, 34)  # from the one version up to, not with, the other
 INTERFACES = ("vllm.v1.sample.logits_processor", "vllm.v1.worker.gpu.sample.logits_processor")
 
 
@@ -60,7 +53,7 @@ class LogitsProcessor(*_bases()):  # type: ignore[misc]
     token's logit becomes 1e30, so that vLLM's sampler takes it.
 
     A request that cannot be marked is refused with ValueError, which the server answers with 400: an unknown profile,
-    penalties, a thinking budget, beam search. An engine that cannot be marked is refused with RuntimeError at its
+    a thinking budget, beam search. An engine that cannot be marked is refused with RuntimeError at its
     start: another version of vLLM, speculative decoding, prompts as embeddings, vLLM's own watermark. Where ids are
     missing or are not those chosen, the engine stops with ValueError; an unmarked text is never the result.
 
@@ -113,6 +106,7 @@ class _Texts:
 
     def __init__(self, vllm_config: Any, rows: int, device: torch.device) -> None:
         self.marks, model = marks(VARIABLE), vllm_config.model_config
+        logging.getLogger("vllm.caw").info("%s", self.marks)  # vLLM's own handler shows what is below its name
         self.longest = model.max_model_len
         # processes that hold parts of one model must draw the same for a request without a seed
         rank = getattr(getattr(vllm_config, "parallel_config", None), "data_parallel_rank", 0)
@@ -127,8 +121,13 @@ class _Texts:
         profile = asked(self.marks, params)
         if profile is None:
             return None
-        settings = settings_of(params, self.longest, self._seeds.getrandbits(63), profile.watermark.window)
-        return EngineText(profile, settings, prompt, ids)
+        # V1 shows no logits with penalties: it applies them to what was chosen, which they do not undo
+        penalties = COLUMNS if prompt is not None else ()
+        seed = self._seeds.getrandbits(63)
+        settings = settings_of(params, self.longest, seed, profile.watermark.window, penalties)
+        form = getattr(params, "structured_outputs", None)
+        json = getattr(form, "json", None) is not None or bool(getattr(form, "json_object", None))
+        return EngineText(profile, settings, prompt, ids, json=json)
 
     def drop(self, text: EngineText | None) -> None:
         """A text has left the batch."""
@@ -209,39 +208,32 @@ class _V2:
 
 
 def asked(marks: ProfileFile, params: Any) -> Profile | None:
-    """The profile of a request by vLLM's SamplingParams, None = it is not marked.
-
-    Raises ValueError, in one sentence, for a request that cannot be marked as it asks.
-    """
+    """The profile of a request, None = unmarked. ValueError if it cannot be marked as its SamplingParams ask."""
     profile = marks.chosen(params.extra_args or {}, "vllm_xargs")
     if profile is not None:
         _refuse(params)
-        settings_of(params, LONGEST, 0)
+        settings_of(params, LONGEST, 0, penalties=COLUMNS)
     return profile
 
 
-def settings_of(params: Any, longest: int, seed: int, window: int = 0) -> RowSettings:
+def settings_of(params: Any, longest: int, seed: int, window: int = 0, penalties: Sequence[str] = ()) -> RowSettings:
     """What vLLM's SamplingParams say of a text; ValueError for numbers that cannot be.
 
-    longest: the most tokens of a text. seed: of a request that has none. window: of the watermark.
+    longest: the most tokens of a text. seed: of a request that has none. window: of the watermark. penalties: those
+    that the chooser applies.
     """
     drawn = params.temperature >= GREEDY
     most = longest if params.max_tokens is None else min(params.max_tokens, longest)
     return row_settings(
         params, most, seed if params.seed is None else params.seed, window, BOUND, drawn=drawn,
-        top_k=max(params.top_k, 0), ends=tuple(sorted(params.all_stop_token_ids)),
+        top_k=max(params.top_k, 0), ends=tuple(sorted(params.all_stop_token_ids)), penalties=penalties,
     )  # fmt: skip
 
 
 def _refuse(params: Any) -> None:
-    for name, off in REFUSED.items():
-        value = getattr(params, name, off)
-        if value != off:
-            # vLLM fills in what the model's generation config says, which a client did not ask for
-            remedy = (
-                ", or start the server with --generation-config vllm if it is the model's" if off is not None else ""
-            )
-            raise ValueError(f"{name} must be {off} in a watermarked request, got {shown(value)}; leave it out{remedy}")
+    for name in REFUSED:
+        if (value := getattr(params, name, None)) is not None:
+            raise ValueError(f"{name} must be None in a watermarked request, got {shown(value)}; leave it out")
     if params.max_tokens == 1 and (params.logprobs or 0) > 1:  # so vLLM asks for each step of a beam search
         raise ValueError(
             "a watermarked request must not be a step of a beam search (max_tokens 1 with several logprobs), whose "

@@ -12,11 +12,7 @@ FONTS = ["DejaVu Sans"]  # one name: matplotlib writes the whole list into every
 
 
 def save_figure(figure: Any, path: str | Path) -> None:
-    """Write a matplotlib figure, whole or not at all; the name's ending says what: .svg as `svg_text` makes it, else
-    what matplotlib knows, without an ending PNG.
-
-    Raises ValueError for an ending that matplotlib does not know, OSError where the file cannot be written.
-    """
+    """Write a matplotlib figure by its ending (.svg: `svg_text`; none: PNG). ValueError for others, OSError."""
     place = Path(path)
     if place.suffix.lower() == ".svg":
         write_text(place, svg_text(figure, place.stem))
@@ -27,10 +23,7 @@ def save_figure(figure: Any, path: str | Path) -> None:
 
 
 def svg_text(figure: Any, name: str) -> str:
-    """The figure as SVG text without a date, with letters as text; deterministic for one matplotlib version.
-
-    name: makes the ids inside differ from another figure's, so that two may stand on one page.
-    """
+    """The figure as SVG with text, no date; deterministic for one matplotlib. name: keeps ids of two figures apart."""
     from matplotlib import rc_context
 
     out = io.StringIO()

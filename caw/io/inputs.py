@@ -29,9 +29,7 @@ def open_input(source: StrPath) -> Iterator[Any]:
 
 
 def line_count(source: StrPath) -> int | None:
-    """Return the number of lines of a file; None for stdin and anything but a regular file, which can be read only
-    once.
-    """
+    """Return the number of lines of a file; None for stdin and others that can be read only once."""
     if source == "-" or not os.path.isfile(source):
         return None
     with open(source, "rb") as file:
@@ -39,11 +37,7 @@ def line_count(source: StrPath) -> int | None:
 
 
 def lines_of(file: Any, longest: int = LONGEST) -> Iterator[bytes | None]:
-    """Yield lines of a binary file, including "\n"; None in place of one beyond `longest` bytes.
-
-    Raises ValueError for a stream that does not end and has no line breaks.
-
-    """
+    """Yield a binary file's lines, None for one beyond `longest` bytes; ValueError for an endless one."""
     piece = min(PIECE, longest + 1)
     while line := file.readline(piece):
         if len(line) == piece and not line.endswith(b"\n"):

@@ -5,8 +5,6 @@ Lines end in "
 (text or integer) or else its line number.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
@@ -114,10 +112,7 @@ def _parse(number: int, raw: bytes, field: str = "prompt") -> Row | BadLine:
 
 
 def text_field(value: dict[str, Any], name: str) -> str:
-    """Return the text in field `name`.
-
-    Raises ValueError if it is missing, no text, or holds half of a surrogate pair, which no tokenizer reads.
-    """
+    """Return the text in field `name`. ValueError if it is missing, no text, or holds half of a surrogate pair."""
     if name not in value:
         found = ", ".join(sorted(value)) or "none"
         raise ValueError(f"expected a field {name!r}, found fields {found}; add it, or name another with --field")
@@ -139,7 +134,6 @@ def _whole(line: dict[str, Any]) -> Any:
 
 
 def line_id(line: dict[str, Any]) -> Any:
-    """Return the name of a line in most files."""
     return line.get("id")
 
 
@@ -238,7 +232,7 @@ class JsonlWriter:
         """Hand everything to the disk and let go of the file. Raises OSError if it could not be written."""
         self._lines.close()
 
-    def __enter__(self) -> JsonlWriter:
+    def __enter__(self) -> "JsonlWriter":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:

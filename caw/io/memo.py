@@ -9,9 +9,7 @@ Memo = WeakKeyDictionary[Any, dict[Hashable, Known]]
 
 
 def memo_of(memo: Memo[Known], thing: Any) -> dict[Hashable, Known]:
-    """Return what is known of `thing`, to read and to add to; an object that cannot be hashed or weakly referenced
-    gets an empty one each time.
-    """
+    """Return what is known of `thing`, to read and add to; empty each time for one without hash or weak reference."""
     try:
         return memo.setdefault(thing, {})
     except TypeError:

@@ -43,7 +43,6 @@ _voice: ContextVar[_Voice] = ContextVar("caw_progress", default=LOUD)
 
 @contextlib.contextmanager
 def silent(on: bool = True) -> Iterator[None]:
-    """Show no progress inside the block."""
     token = _voice.set(replace(_voice.get(), silent=on or _voice.get().silent))
     try:
         yield
@@ -248,10 +247,7 @@ def watched(
     pieces: Iterable[T], doing: str, unit: str = "", *, total: int | None = None, enabled: bool = True,
     announced: bool = False,
 ) -> Iterator[T]:  # fmt: skip
-    """Yield the pieces one by one, with a bar that moves when the caller asks for the next.
-
-    total: of pieces that have no length; None = unknown. The rest is `Bar`'s.
-    """
+    """Yield the pieces, with a bar that moves when the next is asked for; total: None = unknown; the rest: `Bar`'s."""
     if total is None and isinstance(pieces, Sized):
         total = len(pieces)
     with Bar(total, doing, unit, enabled=enabled, announced=announced) as bar:

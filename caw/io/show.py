@@ -19,9 +19,7 @@ SHOWN = 60  # characters of a value in a message
 
 
 def visible(text: str) -> str:
-    """Return the text with control characters except line breaks and tabs as pictures, other invisible ones as
-    [U+202E].
-    """
+    """Return the text with control characters but line breaks and tabs as pictures, other hidden ones as [U+202E]."""
     return HIDDEN.sub(_code, text.translate(PICTURES))
 
 

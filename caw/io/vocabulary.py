@@ -33,9 +33,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Any) -> Vocabulary:
-        """Return the vocabulary of a transformers tokenizer, up to its last unreserved token. TypeError for anything
-        else.
-        """
+        """Return the vocabulary of transformers' tokenizer, to its last unreserved token. TypeError for others."""
         return cls._first(tokenizer, None)
 
     @classmethod
@@ -50,7 +48,6 @@ class Vocabulary:
         return cls(tokens, digest)
 
     def as_text(self) -> str:
-        """Return the text for a file's metadata."""
         return json.dumps([self.tokens, self.digest])
 
     def agrees(self, tokenizer: Any) -> bool:
@@ -90,5 +87,4 @@ class Vocabulary:
 
 
 def names_tokens(tokenizer: Any) -> bool:
-    """Return whether a tokenizer names its tokens."""
     return callable(getattr(tokenizer, "convert_ids_to_tokens", None)) and hasattr(tokenizer, "__len__")

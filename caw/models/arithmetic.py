@@ -76,10 +76,7 @@ def processor_of(device: torch.device) -> str:
 
 
 def model_digest(model: Any, tokenizer: Any) -> str:
-    """Return SHA-256, in hex, of a model's weights (a sample of every tensor), settings, end tokens and vocabulary.
-
-    model, tokenizer: of `load_model`. File names and paths do not count.
-    """
+    """Return SHA-256, in hex, of a model's weights (a sample of each tensor), settings, end tokens and vocabulary."""
     from caw.models.fingerprint import fingerprint
 
     config = {name: value for name, value in model.config.to_dict().items() if name not in ("transformers_version",)}

@@ -1,8 +1,4 @@
-"""Check which models can branch; others are rejected by name, with the reason.
-
-Everything that the config shows is checked here, before anything runs. What shows only while attention runs is checked
-in `decoding/forward/attention.py`.
-"""
+"""Check by the config which models can branch; what only attention shows is checked in `forward/attention.py`."""
 
 import inspect
 from typing import Any
@@ -41,10 +37,7 @@ def refusal(kind: str, reason: str) -> NotImplementedError:
 
 
 def branchable_config(model: Any) -> Any:
-    """Return the text config of a model whose candidates can share one forward.
-
-    Raises NotImplementedError with the model's name and the reason for others.
-    """
+    """Return the text config if candidates can share a forward. NotImplementedError with the reason for others."""
     if hasattr(model, "merge_and_unload"):  # of PEFT
         raise NotImplementedError(
             "the model must be a transformers model itself, got adapters around one; pass model.merge_and_unload()"

@@ -40,10 +40,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def filled_once(target: Path, make: Callable[[Path], None], whole: Callable[[Path], Any] = has_config) -> str:
-    """Return the folder `target`; if it is not `whole` yet, `make` fills a temporary one, which is moved into place.
-
-    Raises PermissionError, in one sentence, if the cache cannot be written, and what `make` raises.
-    """
+    """Return folder `target`, filled by `make` and moved into place unless `whole`. PermissionError for the cache."""
     if not whole(target):
         try:
             target.parent.mkdir(parents=True, exist_ok=True)

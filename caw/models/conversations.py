@@ -124,7 +124,6 @@ def _message(message: Mapping[str, Any], place: int) -> dict[str, Any]:
 
 
 def _content(content: Any, place: int) -> str:
-    """Return the text of a content."""
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence) or isinstance(content, bytes):

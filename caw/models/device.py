@@ -14,10 +14,7 @@ DTYPES = ("float32", "bfloat16", "float16", SUMS)
 
 
 def resolve_device(device: str | torch.device | None) -> torch.device:
-    """Return the device to load to: the given one, otherwise CUDA if available.
-
-    Raises ValueError for a device that torch does not know or that is not available.
-    """
+    """Return the given device, otherwise CUDA if available. ValueError for an unknown or unavailable one."""
     import torch
 
     try:
@@ -47,10 +44,7 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
 
 
 def keeps_halves(dtype: str | torch.dtype, device: torch.device) -> bool:
-    """Tell whether matrices of 16 bits stay beside float32: asked for, or by "auto" on a CPU that takes float32.
-
-    Raises ValueError where they were asked for on another device.
-    """
+    """Tell whether 16-bit matrices stay beside float32: asked for (on a CPU, or ValueError), or "auto" there."""
     import torch
 
     if str(dtype) == SUMS and device.type != "cpu":

@@ -1,7 +1,5 @@
 """Facts about a model that decoding needs, collected once."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,7 +61,7 @@ class ModelFacts:
     dense_bytes: int = 0
 
     @classmethod
-    def of(cls, model: Any, tokenizer: Any = None) -> ModelFacts:
+    def of(cls, model: Any, tokenizer: Any = None) -> "ModelFacts":
         """Collect the facts of a model; with a tokenizer, its end tokens count too.
 
         Raises TypeError if it is not a model, NotImplementedError where candidates cannot share one forward, ValueError
@@ -93,7 +91,7 @@ class ModelFacts:
             dense_bytes=parts.once("dense_bytes", lambda: _dense_bytes(model)),
         )
 
-    def ending_with(self, ends: tuple[int, ...]) -> ModelFacts:
+    def ending_with(self, ends: tuple[int, ...]) -> "ModelFacts":
         """Return the facts with these end tokens; ids that the model does not have are dropped."""
         return dataclasses.replace(self, ends=tuple(i for i in ends if i < self.vocab_size))
 
@@ -169,12 +167,7 @@ ORIGINAL = "original_max_position_embeddings"
 
 
 def rope_limit(model: Any) -> int | None:
-    """Return the length in tokens beyond which the rotation of every position changes; None = never, 0 = the config
-    does not say.
-
-    Keys and values computed for a shorter text are wrong for a longer one, and in transformers the longest text of a
-    batch decides for all of them.
-    """
+    """Return the length beyond which all rotations change and earlier keys are wrong; None = never, 0 = unknown."""
     config = model.config.get_text_config(decoder=True)
     parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     by_layer = [

@@ -1,8 +1,4 @@
-"""Account of a .gguf file's contents: each setting and tensor is ticked off when read, and a remainder is an error.
-
-An unread setting would change the described model, so instead of a list of settings to reject there is a list of those
-that change no number.
-"""
+"""Account of a .gguf file: settings and tensors are ticked off when read; what is left over is an error."""
 
 from typing import Any
 
@@ -51,14 +47,12 @@ class Account:
         return float(found)
 
     def text(self, name: str, default: str) -> str:
-        """Return a string of the architecture."""
         found = self._one(name, default)
         if not isinstance(found, str):
             raise self._wrong(name, "a word", found)
         return found
 
     def flag(self, name: str, default: bool) -> bool:
-        """Return a flag of the architecture."""
         found = self._one(name, default)
         if not isinstance(found, bool):
             raise self._wrong(name, "true or false", found)

@@ -162,7 +162,6 @@ class GGUFFile:
         return bytes(self._data[self._at - count : self._at])
 
     def _require_apart(self) -> None:
-        """Reject tensors that share bytes."""
         placed = sorted(self.tensors.values(), key=lambda info: info.offset)
         for one, following in itertools.pairwise(placed):
             if one.offset + one.bytes > following.offset:

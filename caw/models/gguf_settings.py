@@ -22,9 +22,7 @@ MODEL = "model.json"  # every entry of both configs, with what transformers' cla
 
 
 def settings_folder(file: GGUFFile) -> Path:
-    """Return a folder with config.json and the tokenizer of a file, created by the first call and repaired if
-    damaged.
-    """
+    """Return a folder with a file's config.json and tokenizer, created by the first call, repaired if damaged."""
     place = settings_place(file.path)
     return Path(filled_once(place, lambda work: _write(file, work), listed))
 

@@ -1,8 +1,4 @@
-"""The tokenizer of a .gguf file: transformers builds it, and its omissions are corrected here.
-
-A file names its pre-tokenizer. transformers knows some names and uses GPT-2's for all others, which gives wrong ids.
-The expressions are those of the models' own tokenizer.json.
-"""
+"""The tokenizer of a .gguf file: transformers builds it; pre-tokenizers that it does not know are added here."""
 
 from pathlib import Path
 from typing import Any
@@ -125,9 +121,7 @@ def gguf_tokenizer(file: GGUFFile) -> Any:
 
 
 def byte_level_backend(file: GGUFFile) -> Tokenizer | None:
-    """Return what `gguf_tokenizer` has for a backend, for texts without special tokens, without transformers; None for
-    SentencePiece. For files that passed `check_tokenizer`.
-    """
+    """Return `gguf_tokenizer`'s backend without transformers, for texts without special tokens, or None."""
     if file.settings[f"{GGML}model"] != BYTES:
         return None
     tokens = file.texts(f"{GGML}tokens")

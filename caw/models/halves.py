@@ -25,9 +25,7 @@ def can_keep(model: Any) -> bool:
 
 
 def stored_half(source: str) -> torch.dtype | None:
-    """Return the dtype of 16 bits that all tensors have in the .safetensors files of a folder or of a hub's local copy;
-    None if they have not, or beside an adapter.
-    """
+    """Return the 16-bit dtype of all tensors of a folder or a hub's local copy; else, and by an adapter, None."""
     from huggingface_hub import snapshot_download
     from safetensors import safe_open
 

@@ -48,21 +48,23 @@ class HugePages:
         return place
 
 
+def mapped(count: int) -> mmap.mmap | None:
+    """Return zeros that take memory only where something is written, None on systems without `mmap`'s flags."""
+    return mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) if hasattr(mmap, "MAP_PRIVATE") else None
+
+
 def _new_area(least: int) -> mmap.mmap | None:
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        return None
-    area = mmap.mmap(-1, max(AREA, -(-least // PAGE) * PAGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    area = mapped(max(AREA, -(-least // PAGE) * PAGE)) if hasattr(mmap, "MADV_HUGEPAGE") else None
     try:
-        area.madvise(mmap.MADV_HUGEPAGE)
+        if area is not None:
+            area.madvise(mmap.MADV_HUGEPAGE)
     except OSError:  # a kernel without them
         return None
     return area
 
 
 def forget(read: torch.Tensor) -> None:
-    """Let the system reclaim the whole pages of a tensor that nobody reads again, on Linux: of a file that is mapped,
-    they would stay until its last tensor is freed.
-    """
+    """Let Linux reclaim a tensor's whole pages that are read no more: a mapped file's would stay to its last tensor."""
     begin = -(-read.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
     count = (read.data_ptr() + read.nbytes - begin) // mmap.PAGESIZE * mmap.PAGESIZE
     if sys.platform == "linux" and count > 0:

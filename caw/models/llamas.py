@@ -6,8 +6,6 @@ layers, fingerprints, .gguf files) finds the same; so are the bits of their resu
 other forward is that of transformers' own model, made around the same parts when it is first asked for.
 """
 
-from __future__ import annotations
-
 from functools import cache, cached_property
 from typing import Any
 
@@ -30,7 +28,7 @@ class Settings:
         self._entries, self.dtype = tuple(entries), entries["dtype"]
         self.head_dim = entries.get("head_dim") or entries["hidden_size"] // entries["num_attention_heads"]
 
-    def get_text_config(self, decoder: bool | None = None) -> Settings:
+    def get_text_config(self, decoder: bool | None = None) -> "Settings":
         return self
 
     def to_dict(self) -> dict[str, Any]:
@@ -100,10 +98,10 @@ class DecoderLayer(torch.nn.Module):
         super().__init__()
         kind, dim = config.model_type, config.head_dim
         hidden, inner = config.hidden_size, config.intermediate_size
-        width, kept = config.num_attention_heads * dim, config.num_key_value_heads * dim
+        width, kv_width = config.num_attention_heads * dim, config.num_key_value_heads * dim
         bias = kind == "qwen2" or (kind != "mistral" and config.attention_bias)
         self.self_attn = attention = _class(kind, Part, "Attention")(
-            q_proj=(hidden, width, bias), k_proj=(hidden, kept, bias), v_proj=(hidden, kept, bias),
+            q_proj=(hidden, width, bias), k_proj=(hidden, kv_width, bias), v_proj=(hidden, kv_width, bias),
             o_proj=(width, hidden, bias and kind != "qwen2"),
         )  # fmt: skip
         attention.config, attention.layer_idx, attention.head_dim, attention.scaling = config, index, dim, dim**-0.5
@@ -124,8 +122,8 @@ class DecoderLayer(torch.nn.Module):
             query, key = attention.q_norm(query), attention.k_norm(key)
         query, key = (_turned(heads.transpose(1, 2), *position_embeddings) for heads in (query, key))
         key, value = past_key_values.update(key, value.transpose(1, 2), attention.layer_idx)
-        found = caw_layout.attend(attention, query, key, value, attention.scaling)
-        hidden = hidden + attention.o_proj(found.reshape(*x.shape[:-1], -1))
+        heads = caw_layout.attend(attention, query, key, value, attention.scaling)
+        hidden = hidden + attention.o_proj(heads.reshape(*x.shape[:-1], -1))
         x = self.post_attention_layernorm(hidden)
         return hidden + mlp.down_proj(mlp.act_fn(mlp.gate_proj(x)) * mlp.up_proj(x))
 
@@ -191,10 +189,10 @@ class LanguageModel(torch.nn.Module):
         """Return what transformers' forward does; without a layout of decoding, from its own model."""
         if given.get("caw_layout") is None:
             return self.whole(input_ids, position_ids=position_ids, logits_to_keep=logits_to_keep, **given)
-        found = self.model(input_ids, position_ids=position_ids, **given)
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(found.last_hidden_state[:, kept])
-        return CausalLMOutputWithPast(logits=logits, past_key_values=found.past_key_values)
+        output = self.model(input_ids, position_ids=position_ids, **given)
+        positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(output.last_hidden_state[:, positions])
+        return CausalLMOutputWithPast(logits=logits, past_key_values=output.past_key_values)
 
     @property
     def base_model(self) -> Any:
@@ -209,6 +207,6 @@ class LanguageModel(torch.nn.Module):
             model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**self.config.to_dict()), dtype=self.dtype)
         for name, part in self.named_modules():
             if not list(part.children()):
-                parent, _, own = name.rpartition(".")
-                setattr(model.get_submodule(parent), own, part)
+                parent, _, leaf = name.rpartition(".")
+                setattr(model.get_submodule(parent), leaf, part)
         return model.eval()

@@ -55,9 +55,7 @@ def load_model(
 
 
 def load_for_command(name: str | Path, device: str, dtype: str, quantization: str | None) -> tuple[Any, Any]:
-    """`load_model` for a command, whose first word waits for it: of our own modules (`llamas`) on a CPU, if these
-    compute the model and an earlier start wrote its settings (`CAW_CACHE`).
-    """
+    """`load_model` for a command that waits: of our own modules (`llamas`) on a CPU where they compute the model."""
     return _load(name, device, dtype, quantization, own=True)
 
 
@@ -80,7 +78,6 @@ def _load(name: str | Path, device: Any, dtype: Any, quantization: str | None, o
 
 
 def _load_dense(name: str | Path, source: Path, dtype: Any, own: bool = False) -> Any:
-    """Return model, on a CPU, and tokenizer."""
     if is_gguf(source):
         folder, local = dequantized(source), True
     else:
@@ -120,7 +117,6 @@ def _load_halves(name: str | Path, source: Path, own: bool) -> Any:
 
 
 def _packed(model: Any, quantization: str, device: torch.device) -> Any:
-    """Return the model with packed weights on a GPU."""
     from caw.models.packed import pack_model
 
     model = pack_model(model, quantization, device)
@@ -143,7 +139,6 @@ def _named(name: str | Path, model: Any, tokenizer: Any) -> Any:
 
 
 def _load_quantized(name: str | Path, source: Path, quantization: str, own: bool) -> Any:
-    """Return the model with quantized weights on a CPU."""
     survive_forks()
     if quantization in FILE_WEIGHTS:
         return _load_file(name, source, quantization == "file-fast", own)
@@ -163,7 +158,6 @@ def _load_quantized(name: str | Path, source: Path, quantization: str, own: bool
 
 
 def _load_file(name: str | Path, source: Path, fast: bool, own: bool) -> Any:
-    """Return the model on the blocks of a .gguf file."""
     from caw.models.gguf_file import GGUFFile
     from caw.models.gguf_kinds import require_model
     from caw.models.gguf_settings import settings_folder, settings_model, settings_tokenizer

@@ -40,7 +40,6 @@ class PackedLinear(torch.nn.Module):
 
     @property
     def form(self) -> Format:
-        """The format of its weights."""
         return BY_DTYPE[self.packed.dtype]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -103,11 +102,7 @@ def _probed(fn: Callable[..., Any], dtype: torch.dtype, device: torch.device) ->
 
 
 def pack_model(model: Any, weights: str, device: torch.device) -> Any:
-    """Pack the weights of a model's linear layers in place, on this device: "fp8", "int8" or "int4".
-
-    A vocabulary matrix that is also the embedding gets 8 bits instead of 4. Layers whose rows are not whole blocks stay
-    dense.
-    """
+    """Pack linear layers in place: "fp8", "int8" or "int4" (a tied vocabulary: 8 bits); partial blocks stay dense."""
     tables = {id(m.weight) for m in model.modules() if type(m) is torch.nn.Embedding}
     for name, module in list(model.named_modules()):
         if type(module) is not torch.nn.Linear:

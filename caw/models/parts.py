@@ -4,8 +4,6 @@ Walking the modules of a 30-layer model takes milliseconds, and a call of `caw.g
 kind before its first step. Comparing what a model is made of with an earlier list takes half a millisecond.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,7 +53,7 @@ class ModelParts:
         self._hooked: tuple[Any, ...] | None = None
 
     @classmethod
-    def of(cls, model: torch.nn.Module) -> ModelParts:
+    def of(cls, model: torch.nn.Module) -> "ModelParts":
         """Return the parts found before if the model still has them, else those it has now."""
         known: ModelParts | None = model.__dict__.get(NAME)
         looked = getattr(_call, "models", None)

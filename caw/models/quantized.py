@@ -29,10 +29,7 @@ class _Packed(torch.nn.Module):
 
 
 class QuantizedLinear(_Packed):
-    """Replaces torch.nn.Linear: float32 x [..., inputs] -> [..., outputs].
-
-    A row's result does not depend on the other rows, bit for bit. Raises ValueError where a gradient is asked for.
-    """
+    """torch.nn.Linear of blocks: float32 x [..., inputs] -> [..., outputs], row by row; ValueError for a gradient."""
 
     def __init__(self, packed: torch.Tensor, outputs: int, inputs: int, bias: torch.Tensor | None = None) -> None:
         super().__init__(packed, outputs, inputs)
@@ -53,27 +50,20 @@ class QuantizedLinear(_Packed):
 
 
 class HalfLinear(QuantizedLinear):
-    """The same for a weight [outputs, inputs] in float16 or bfloat16, which is widened as it is read.
-
-    Results equal those of the weight in float32, bit for bit.
-    """
+    """The same for a 16-bit weight [outputs, inputs], widened when read: results of the float32 weight, bit for bit."""
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
         return ops.small_linear(rows, self.packed, self.bias)
 
 
 class HalfEmbedding(_Packed):
-    """Replaces torch.nn.Embedding, with a weight in float16 or bfloat16: ids [...] -> float32 [..., inputs].
-
-    scale: factor of the rows, as in Gemma.
-    """
+    """torch.nn.Embedding with a 16-bit weight: ids [...] -> float32 [..., inputs]. scale: the rows' factor (Gemma)."""
 
     def __init__(self, packed: torch.Tensor, outputs: int, inputs: int, scale: float = 1.0) -> None:
         super().__init__(packed, outputs, inputs)
         self.scale = scale
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the rows of these ids as stored."""
         return torch.nn.functional.embedding(ids, self.packed).float()
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
@@ -86,7 +76,6 @@ class QuantizedEmbedding(HalfEmbedding):
     """Replaces torch.nn.Embedding: ids [...] -> float32 [..., inputs], the dequantized rows."""
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the dequantized rows of these ids."""
         return ops.unpack_rows(self.packed, ids.reshape(-1), self.inputs).view(*ids.shape, self.inputs)
 
 
@@ -97,11 +86,7 @@ def replace_matrices(
     takes: Callable[[Any], bool],
     packed: Callable[[torch.Tensor, bool], torch.Tensor],
 ) -> Any:
-    """Replace the layers `takes` accepts, in place; everything else becomes float32. Shared matrices stay shared.
-
-    packed: of a weight, and whether it is first of all an embedding's. Each matrix is freed before the next, so that
-    memory never holds all of them twice.
-    """
+    """Replace the layers `takes` accepts, one at a time, in place, by `packed` ones; the rest becomes float32."""
     found: dict[int, list[str]] = {}  # names, not layers, which would keep their matrices alive
     for name, module in model.named_modules():
         if takes(module):

@@ -5,8 +5,6 @@ second to a second per gigabyte. A reordered copy on disk would save less than h
 Only settings and tokenizer, which take longer, are cached on disk.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -48,7 +46,7 @@ def dequantized_model(file: GGUFFile) -> Any:
     return model.requires_grad_(False)
 
 
-def _filled(file: GGUFFile, model: Any, way: type[Numbers], *options: Any) -> Any:
+def _filled(file: GGUFFile, model: Any, way: "type[Numbers]", *options: Any) -> Any:
     account = Account(file)
     file.check_layers()
     settings = config_settings(account)

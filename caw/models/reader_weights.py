@@ -4,8 +4,6 @@ A model that reads the text knows where a mark had freedom. `detection.expected_
 why p-values stay exact: nothing here knows the tested key.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -235,7 +233,7 @@ class ReaderWeights(TextWeights):
             said.append(fingerprint(self.policy.network))
         return hashlib.sha256(repr(said).encode()).hexdigest()
 
-    def with_prompt(self, prompt: Any) -> ReaderWeights:
+    def with_prompt(self, prompt: Any) -> "ReaderWeights":
         """Return the same reader for texts with another prompt."""
         other = replace(self, prompt=prompt)
         object.__setattr__(other, "_cached", self._cached)

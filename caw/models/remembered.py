@@ -16,16 +16,14 @@ from safetensors.torch import load_file
 from caw.io.files import cache_root, content_mark
 from caw.models.cache_folders import filled_once, listed
 from caw.models.gguf_settings import settings_model, settings_tokenizer, write_settings
+from caw.models.huge_pages import forget
 from caw.models.llamas import has_modules
 
 VERSION = 1
 
 
 def remember(folder: Path, dtype: Any, model: Any, tokenizer: Any) -> None:
-    """Write down what transformers made of a folder, if modules of our own can make it.
-
-    A cache that cannot be written costs the next start seconds, and nothing else.
-    """
+    """Write down what transformers made of a folder that `llamas` can make; an unwritable cache costs seconds."""
     if has_modules(model.config.to_dict()) and not (folder / "adapter_config.json").exists():
         given = model.config, model.generation_config, tokenizer
         with contextlib.suppress(OSError):
@@ -33,9 +31,7 @@ def remember(folder: Path, dtype: Any, model: Any, tokenizer: Any) -> None:
 
 
 def read_again(folder: Path, dtype: Any) -> tuple[Any, Any] | None:
-    """Return model and tokenizer of a folder that was remembered; None if it was not, or has not these weights in one
-    file: several take longer to read than transformers to import.
-    """
+    """Return model and tokenizer of a remembered folder; None for others and for several files, which take longer."""
     with contextlib.suppress(OSError, SafetensorError):  # transformers says what is wrong
         place = _place(folder, dtype)
         if (listed(place) or {}).get("backend_alone"):
@@ -60,7 +56,15 @@ def _fill(model: Any, weights: dict[str, torch.Tensor], dtype: Any) -> bool:
     expected = {name: value.shape for name, value in model.named_parameters() if not (tied and value is head.weight)}
     if expected != {name: value.shape for name, value in weights.items()}:
         return False
-    model.load_state_dict({name: value.to(dtype) for name, value in weights.items()}, strict=False, assign=True)
+    model.load_state_dict({name: _cast(value, dtype) for name, value in weights.items()}, strict=False, assign=True)
     if tied:
         head.weight = model.model.embed_tokens.weight
     return True
+
+
+def _cast(read: torch.Tensor, dtype: Any) -> torch.Tensor:
+    """Return numbers in a dtype; what they were read as takes no memory any more if it is another one."""
+    numbers = read.to(dtype)
+    if numbers is not read:
+        forget(read)
+    return numbers

@@ -17,11 +17,7 @@ ROWS = 4096  # of a matrix at once, so that a great vocabulary is not held three
 
 
 def quantize(model: Any, weights: str) -> Any:
-    """Quantize linear layers and embeddings of whole blocks in place: "int8" or "int4".
-
-    Shared tables stay shared. Everything else becomes float32, including layers whose rows are not a multiple of 32. A
-    matrix is read 4096 rows at a time.
-    """
+    """Quantize linear layers and embeddings of whole blocks in place, "int8" or "int4"; the rest becomes float32."""
     pages = HugePages()
 
     def packed(weight: torch.Tensor, table: bool) -> torch.Tensor:

@@ -27,10 +27,7 @@ def model_sampling(model: Any) -> dict[str, Any]:
 
 
 def sampling_of_source(name: str | Path) -> dict[str, Any]:
-    """Return `model_sampling` of a model before it is loaded; name: as for `load_model`. {} for a .gguf file.
-
-    Raises as `load_model` for an invalid name.
-    """
+    """`model_sampling` of a model before it is loaded, {} for a .gguf file. Raises as `load_model` for bad names."""
     from transformers import GenerationConfig
 
     if is_gguf(file_or_folder(name)):

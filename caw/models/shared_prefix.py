@@ -1,7 +1,5 @@
 """Shared beginnings of texts, such as few-shot examples, read once and copied into the rows of a batch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +22,7 @@ class SharedPrefix:
     cache: Any = None
 
     @classmethod
-    def read(cls, model: Any, beginnings: Sequence[Sequence[int]]) -> SharedPrefix:
+    def read(cls, model: Any, beginnings: Sequence[Sequence[int]]) -> "SharedPrefix":
         """Read the common prefix of all `beginnings`, whose logits are not needed.
 
         Empty if it is not worth it, if the model stores something other than plain keys and values (windows, recurrent
@@ -40,9 +38,7 @@ class SharedPrefix:
         return cls(length, cache) if plain else NO_PREFIX
 
     def most_rows(self, batch_tokens: int) -> int:
-        """Return the maximum rows whose copies of the prefix take no more memory than PREFIX_COPIES batches without
-        one.
-        """
+        """Return the most rows whose copies of the prefix take the memory of PREFIX_COPIES batches without one."""
         return max(1, PREFIX_COPIES * batch_tokens // max(self.length, 1))
 
     def copies(self, rows: int) -> DynamicCache | None:

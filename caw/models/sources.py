@@ -1,7 +1,4 @@
-"""Location of a model: the demo model's package, a .gguf file, a folder, or a hub.
-
-A hub is contacted only for a hub id.
-"""
+"""Where a model is: the demo model's package, a .gguf file, a folder, or a hub, which only a hub id contacts."""
 
 import importlib.util
 import re

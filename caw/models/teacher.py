@@ -86,9 +86,7 @@ def _batches(lengths: Sequence[int], batch_tokens: int, most_rows: int) -> Itera
 def forward(
     model: Any, rows: Sequence[Sequence[int]], start: int, prefix: SharedPrefix = NO_PREFIX
 ) -> tuple[torch.Tensor, int]:
-    """Return logits [B, n, V] of rows that all begin with `prefix`, and the position of the first logits: `start` or
-    before.
-    """
+    """Return logits [B, n, V] of rows that begin with `prefix`, and the position of the first: `start` or before."""
     longest = max(len(row) for row in rows)
     padded = [[*row[prefix.length :], *[row[-1]] * (longest - len(row))] for row in rows]
     ids = torch.tensor(padded, device=decoding_device(model))

@@ -20,9 +20,7 @@ def mesh_of(model: Any) -> Any:
 
 
 def agree_on_smallest(number: int, mesh: Any, device: torch.device) -> int:
-    """Return the smallest of the processes' numbers: all must run the same batch, or they wait for each other
-    forever.
-    """
+    """Return the smallest of the processes' numbers: without the same batch they wait for each other forever."""
     agreed = torch.tensor(number, device=device)
     for group in mesh.get_all_groups():
         distributed.all_reduce(agreed, distributed.ReduceOp.MIN, group=group)

@@ -77,9 +77,7 @@ class TextReader:
 
 
 def first_row(prompt: Sequence[int]) -> int:
-    """Return the first position whose distribution a policy may use: those before the text's first token, as far as
-    available.
-    """
+    """Return the first position that a policy may use: those before the text's first token, as far as available."""
     return max(1, len(prompt) - MAX_PREVIOUS)
 
 

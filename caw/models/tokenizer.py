@@ -83,9 +83,7 @@ class FastTokenizer:
         return_offsets_mapping: bool = False,
         verbose: bool = True,
     ) -> dict[str, Any]:
-        """Return lists "input_ids" (and "offset_mapping": characters of each token) of a text, or of each of
-        several.
-        """
+        """Return lists "input_ids" (and "offset_mapping": characters of each token) of a text, or of several."""
         several = not isinstance(text, str)
         found = self._backend.encode_batch(list(text) if several else [text], add_special_tokens=add_special_tokens)
         encoded: dict[str, list[Any]] = {"input_ids": [encoding.ids for encoding in found]}
@@ -106,7 +104,6 @@ class FastTokenizer:
         return str(self._backend.decode(ids, skip_special_tokens=skip_special_tokens))
 
     def batch_decode(self, sequences: Sequence[Sequence[int]], **settings: Any) -> list[str]:
-        """`decode` of each."""
         return [self.decode(ids, **settings) for ids in sequences]
 
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str | None]:
@@ -114,7 +111,6 @@ class FastTokenizer:
         return [self._backend.id_to_token(token) for token in ids]
 
     def get_vocab(self) -> dict[str, int]:
-        """Return the id of each token."""
         return dict(self._backend.get_vocab(with_added_tokens=True))
 
     def __len__(self) -> int:

@@ -43,9 +43,7 @@ def show_evidence_ref(
 
 
 def known_ref(seen: torch.Tensor, distinct: torch.Tensor, evidence: torch.Tensor) -> torch.Tensor:
-    """Return which of evidence int64 [B, n, E] is among the first distinct[b] rows of seen int64 [B, N, E]: bool [B,
-    n].
-    """
+    """Return bool [B, n]: which of evidence int64 [B, n, E] the first distinct[b] rows of seen int64 [B, N, E] have."""
     there = torch.arange(seen.shape[1], device=seen.device)[None] < distinct[:, None]
     equal = (seen[:, None] == evidence[:, :, None]).all(dim=3)
     return (equal & there[:, None]).any(dim=2)

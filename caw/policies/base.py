@@ -69,9 +69,7 @@ def check_declared(policy: Policy) -> None:
 
 
 def checked_strengths(policy: Policy, strength: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return strengths as float32. Raises TypeError or ValueError for another kind or shape than that of `like`,
-    [B].
-    """
+    """Return strengths as float32. TypeError or ValueError for another kind or shape than that of `like`, [B]."""
     name, expected = type(policy).__name__, f"must give a float tensor of shape {list(like.shape)}"
     if not isinstance(strength, torch.Tensor) or not strength.is_floating_point():
         kind = f"of {strength.dtype}" if isinstance(strength, torch.Tensor) else type(strength).__name__

@@ -1,6 +1,4 @@
-"""Mark only where the model is uncertain: SWEET (Lee et al. 2023, arXiv 2305.15060), the paper's "+entropy"
-baseline.
-"""
+"""Mark only where the model is uncertain: SWEET (Lee et al. 2023, arXiv 2305.15060), the paper's "+entropy"."""
 
 from __future__ import annotations
 

@@ -21,18 +21,12 @@ class Gate(NamedTuple):
 
 
 def is_bounded(policy: Policy) -> bool:
-    """Return whether strengths are within [0, max_strength] by construction, so that steps need no check.
-
-    Compares exact types: a subclass may decide otherwise.
-    """
+    """Return whether strengths are within [0, max_strength] by construction; of exact types: a subclass may differ."""
     return type(policy) in (FixedStrength, EntropyThreshold, LogitDeltaThreshold, CapacityPolicy)
 
 
 def gate_of(policy: Policy, signals: Signals) -> Gate | None:
-    """Return the gate that gives this policy's strengths, bit for bit; None if only `policy.strength` can.
-
-    Compares exact types: a subclass may decide otherwise.
-    """
+    """Return the gate that gives this policy's strengths, bit for bit, by its exact type; None if it has none."""
     if type(policy) is FixedStrength:
         return Gate(policy.value)
     if type(policy) is EntropyThreshold:

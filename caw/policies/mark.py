@@ -1,7 +1,5 @@
 """What marks a text: a watermark under its key, and a policy; and what a pair that races at full strength rules out."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from caw.io.show import kind_of

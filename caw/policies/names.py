@@ -12,10 +12,7 @@ if TYPE_CHECKING:  # PyTorch takes a second to import
 
 @dataclass(frozen=True)
 class PolicyEntry:
-    """class_name: in `caw.policies`. parameters: user-visible names, each with the argument of the class that it sets.
-
-    needed: the parameter without a default, "" = none.
-    """
+    """class_name: in `caw.policies`. parameters: options and arguments. needed: the one without default, or ""."""
 
     class_name: str
     parameters: dict[str, str]

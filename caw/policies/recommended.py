@@ -11,8 +11,6 @@ A detector tests for both. Under the null their p-values are independent, so the
 probability 1 - (1 - p)^2: a text's p-value is that, and a greedy text has to reach 1 - (1 - p)^(1/2) alone.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -72,12 +70,10 @@ class Recommended(Signature):
 
     @cached_property
     def drawn(self) -> EXP:
-        """The watermark of texts that are drawn."""
         return EXP(derive_key(self.secret, DRAWN), strength="scale", context_width=RECOMMENDED_WIDTH)
 
     @cached_property
     def greedy(self) -> KGW:
-        """The watermark of greedy texts."""
         return KGW(self.secret)
 
     def of(self, sampling: Sampling, level: float | None = None) -> Mark:
@@ -111,11 +107,7 @@ class Recommended(Signature):
 
 
 def mark_of(watermark: Any, policy: Any, sampling: Sampling, level: float | None = None) -> Mark:
-    """Return what marks a text that is chosen like this: a caller's watermark and policy (None = the plain watermark),
-    or what a rule says.
-
-    Raises ValueError for a policy beside a rule.
-    """
+    """Return what marks a text: by a caller's watermark and policy, or a rule, where a policy is a ValueError."""
     if not isinstance(watermark, Recommended):
         return Mark(watermark, FixedStrength(1.0) if policy is None else policy)
     if policy is not None:
@@ -156,7 +148,7 @@ class Marks:
     race: Mark | None
 
     @classmethod
-    def of(cls, watermark: Any, policy: Any, level: float | None = None) -> Marks:
+    def of(cls, watermark: Any, policy: Any, level: float | None = None) -> "Marks":
         """Return the marks of a caller's watermark and policy; raises what `mark_of` raises."""
         main, race = (mark_of(watermark, policy, Sampling(do_sample=drawn), level) for drawn in (False, True))
         return cls(watermark, main, None if race.watermark is main.watermark else race)
@@ -166,9 +158,7 @@ class Marks:
         return self.main if self.race is None or not sampling.races else self.race
 
     def under(self, key: Any, sampling: Sampling) -> Mark | None:
-        """Return what marks a text under a key of its own, None = the caller's; None if `main` marks all texts, which a
-        decoder has under each key.
-        """
+        """Return what marks a text under its own key (None = the caller's); None if `main` marks all texts."""
         if self.race is None:
             return None
         given = self.given if key is None else self.given.with_key(key)

@@ -58,10 +58,7 @@ class Target:
 
 
 def read_target(value: Any) -> Target | None:
-    """Build a target from a p-value or from a mapping as given by `Target.described`.
-
-    Raises TypeError or ValueError naming the argument.
-    """
+    """Build a target from a p-value or a `Target.described` mapping. TypeError or ValueError names the argument."""
     if value is None or isinstance(value, Target):
         return value
     if not isinstance(value, Mapping):

@@ -2,6 +2,7 @@
 
 open_registry    the database, by any SQLAlchemy URL
 master_key       encrypts secrets; stays outside the database
+custodian        a command that derives the keys instead, from a master key that stays outside this process
 marking_keys     keys that mark, with validity periods: created, rotated, revoked, never deleted
 api_keys         bearer tokens; the database stores only digests
 directory        both kinds of key, for the server

@@ -28,20 +28,33 @@ from caw.watermarks.names import watermark_from
 LENGTHS = (200, 300, 400)
 COUNTED = ("begun", "open", "complete", "cancelled", "failed", "detected", "undetected")  # of receipts
 EDITS = {"": None, "word-d:0.1": WordD(rate=0.1), "word-d:0.3": WordD(rate=0.3)}  # "" = as they left
+# what stands for entropy, by thirds: the tokens that the mark could have chosen otherwise
+OPEN = ("under a third of the tokens open", "a third to two thirds open", "over two thirds open")
+
+
+@dataclass(frozen=True)
+class Given:
+    """A text for a report. key: id of the key that marked it, None = its receipt says it. language: "" = unknown."""
+
+    text: str
+    key: str | None = None
+    language: str = ""
 
 
 @dataclass(frozen=True)
 class Power:
-    """Detection rate of marked texts. edits: applied to them, "" = none. rows: one per length."""
+    """Detection rate of marked texts. edits: "" = none. rows: one per length. group: of the texts, "" = all."""
 
     edits: str
     rows: tuple[PowerRow, ...]
+    group: str = ""
 
 
 @dataclass(frozen=True)
 class KeyReport:
-    """One key. watermark: its watermark. state: see `MarkingKey.state`. null: on unmarked texts. power: of its marked
-    texts; empty if there are none.
+    """One key. watermark: its watermark. state: see `MarkingKey.state`. null: on unmarked texts; nulls: on those of
+    each known language. power: of its marked texts, by edits, and as they left by language and by open tokens, where
+    these are known; empty if there are none.
 
     marked: number of those texts. receipts: of its texts, counted: begun, open, and by how they ended (complete,
     cancelled, failed), detected and undetected where they were tested.
@@ -55,6 +68,7 @@ class KeyReport:
     marked: int
     power: tuple[Power, ...]
     receipts: Mapping[str, int]
+    nulls: Mapping[str, NullReport]
 
 
 @dataclass(frozen=True)
@@ -73,24 +87,24 @@ class Report:
     strangers: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
         out = {**asdict(self), "keys": []}
         for key in self.keys:
-            power = [{"edits": p.edits, "rows": [row.as_dict() for row in p.rows]} for p in key.power]
+            power = [{"edits": p.edits, "group": p.group, "rows": [r.as_dict() for r in p.rows]} for p in key.power]
             plain = {name: getattr(key, name) for name in ("id", "tenant", "watermark", "state", "marked")}
-            out["keys"].append({**plain, "null": key.null.as_dict(), "power": power, "receipts": dict(key.receipts)})
+            plain |= {"null": key.null.as_dict(), "nulls": {name: null.as_dict() for name, null in key.nulls.items()}}
+            out["keys"].append({**plain, "power": power, "receipts": dict(key.receipts)})
         return out
 
 
 def make_report(
-    registry: Registry, tokenizer: Any, unmarked: Sequence[str], marked: Sequence[tuple[str, str | None]], *,
+    registry: Registry, tokenizer: Any, unmarked: Sequence[Given], marked: Sequence[Given], *,
     fpr: float = 1e-3, every: bool = False, progress: bool = False,
 ) -> Report:  # fmt: skip
     """Measure the keys of a registry.
 
     Args:
         tokenizer: of the model that wrote the texts. unmarked: unmarked texts of the kind that the keys will test.
-            marked: texts, each with its key id, or None if a receipt has it. fpr: detection threshold. every: include
+            marked: texts of the registry's keys. fpr: detection threshold. every: include
                 retired keys. progress: show progress on stderr.
 
     Deterministic for the same registry and time. Raises ValueError for no unmarked texts, no keys, a chain that does
@@ -110,6 +124,7 @@ def make_report(
         raise ValueError("the registry has no active marking key; create one with `caw keys create`")
     by_key, strangers = _by_key(registry, marked, {key.about.id for key in opened})
     keys = []
+    plain, languages = [each.text for each in unmarked], sorted({each.language for each in unmarked} - {""})
     tests = sum(len(unmarked) + len(EDITS) * len(by_key.get(key.about.id, ())) for key in chosen)
     with Bar(tests, "testing", "texts", enabled=progress, announced=True) as bar:
         for key in chosen:
@@ -119,47 +134,53 @@ def make_report(
             bar.begin(f"testing key {key.about.id}")
             keys.append(KeyReport(
                 key.about.id, key.about.tenant, _described(key.mark.watermark), key.about.state(now),
-                null_report(unmarked, detector, done=bar.finish), len(own),
+                null_report(plain, detector, done=bar.finish), len(own),
                 _power(own, detector, fpr, bar), counts.get(key.about.id, {}),
+                {one: null_report([e.text for e in unmarked if e.language == one], detector) for one in languages},
             ))  # fmt: skip
     return Report(now.isoformat(timespec="seconds"), fpr, chain, tuple(keys), unmarked_texts, ran, strangers)
 
 
 def _described(said: Mapping[str, Any]) -> str:
-    """Describe a watermark and its settings in one line."""
     settings = (f"{name.replace('_', ' ')} {value}" for name, value in said.items() if name != "name")
     return f"{said['name']}: {', '.join(settings)}"
 
 
-def _power(texts: Sequence[str], detector: Detector, fpr: float, bar: Bar) -> tuple[Power, ...]:
-    if not texts:
+def _power(own: Sequence[tuple[str, list[str]]], detector: Detector, fpr: float, bar: Bar) -> tuple[Power, ...]:
+    if not own:
         return ()
-    out = []
+    texts, out = [text for text, _ in own], []
     for edits, attack in EDITS.items():
         edited = [attack(text, str(i)).text for i, text in enumerate(texts)] if attack is not None else texts
         out.append(Power(edits, tuple(power_table(edited, detector, LENGTHS, (fpr,)))))
         bar.finish(len(texts))
+    for group in sorted({group for _, groups in own for group in groups}):
+        inside = [text for text, groups in own if group in groups]
+        out.append(Power("", tuple(power_table(inside, detector, LENGTHS, (fpr,))), group))
     return tuple(out)
 
 
 def _by_key(
-    registry: Registry, marked: Sequence[tuple[str, str | None]], known: set[str]
-) -> tuple[dict[str, list[str]], int]:
-    """Return (texts by the key that marked them, number of texts that no key of the registry marked)."""
+    registry: Registry, marked: Sequence[Given], known: set[str]
+) -> tuple[dict[str, list[tuple[str, list[str]]]], int]:
+    """Return (texts with their groups by the key that marked them, number of texts of none of the registry's keys)."""
     begun, closed = tables.receipts.alias(), tables.receipts.alias()
-    found: dict[str, list[str]] = {}
+    both = sa.and_(begun.c.receipt == closed.c.receipt, begun.c.kind == BEGUN)
+    contents = sa.select(begun.c.content.label("begun"), closed.c.content.label("closed")).join(closed, both)
+    found: dict[str, list[tuple[str, list[str]]]] = {}
     strangers = 0
     with registry.database.reading() as connection:
-        for text, key in marked:
-            if key is None:
-                same = sa.and_(closed.c.text == text_digest(text), closed.c.kind == CLOSED)
-                both = sa.and_(begun.c.receipt == closed.c.receipt, begun.c.kind == BEGUN)
-                content = (
-                    connection.execute(sa.select(begun.c.content).join(closed, both).where(same)).scalars().first()
-                )
-                key = json.loads(content)["receipt"]["key_id"] if content is not None else ""
+        for each in marked:
+            same = sa.and_(closed.c.text == text_digest(each.text), closed.c.kind == CLOSED)
+            row = connection.execute(contents.where(same)).first()
+            key, groups = each.key, [f"language: {each.language}"] if each.language else []
+            if row is not None:
+                key = key or json.loads(row.begun)["receipt"]["key_id"]
+                end = json.loads(row.closed)["receipt"]
+                if end.get("open") is not None and end["tokens"]:
+                    groups.append(OPEN[min(2, 3 * end["open"] // end["tokens"])])
             if key in known:
-                found.setdefault(key, []).append(text)
+                found.setdefault(key, []).append((each.text, groups))
             else:
                 strangers += 1
     return found, strangers

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from caw.manifest import KIND
 from caw.serve.contracts import Ending
 from caw.serve.errors import ApiError, encoded
 from caw.serve.metrics import Metrics
@@ -17,6 +18,8 @@ from caw.serve.settings import ServerSettings
 from caw.serve.shapes import Shape, usage
 
 LOG = logging.getLogger("caw.serve")
+MANIFESTS = "/v1/manifests"
+LINK = f'<{MANIFESTS}/{{}}>; rel="c2pa-manifest"; type="{KIND}"'
 DONE = b"data: [DONE]\n\n"
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 EVENTS = "text/event-stream; charset=utf-8"
@@ -114,6 +117,8 @@ class Answer(Response):
         self.metrics.answered(self.path, status)
         more = UNBUFFERED if kind == EVENTS else {} if length is None else {"content-length": str(length)}
         headers = {**HEADERS, "content-type": kind, **more}
+        if self.settings.c2pa_key and status == 200:
+            headers["link"] = ", ".join(LINK.format(text.begun.id) for text in self.order.texts)
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send(send, {"type": "http.response.start", "status": status, "headers": raw})
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import json
 import re
 import time
@@ -15,15 +14,18 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from caw.serve.answering import Answer
+from caw.manifest import KIND
+from caw.serve.answering import MANIFESTS, Answer
 from caw.serve.body_limits import BodyLimits
 from caw.serve.contracts import Tenant
-from caw.serve.description import PATH, describe
+from caw.serve.description import PATH
+from caw.serve.desk import Desk
 from caw.serve.detecting import DetectRequest
 from caw.serve.errors import BAD, UNKNOWN, ApiError, encoded
 from caw.serve.metrics import Metrics
 from caw.serve.page import add_page
 from caw.serve.requests import ChatRequest, CompletionRequest, StreamOptions
+from caw.serve.service import MANIFESTS as KEPT
 from caw.serve.service import Service
 from caw.serve.settings import LOOPBACK
 from caw.serve.shapes import Chat, Completions, Shape
@@ -36,9 +38,7 @@ class Utf8Request(Request):
     """A body is JSON in UTF-8, as RFC 8259 says; Python's own reader would guess UTF-16 and UTF-32 too."""
 
     async def json(self) -> Any:
-        """Return the body, also with a byte order mark; HTTPException for another encoding, ValueError for invalid
-        JSON.
-        """
+        """Return the body, a byte order mark aside; HTTPException for another encoding, ValueError for no JSON."""
         body = await self.body()
         try:
             text = body.decode("utf-8-sig")
@@ -62,16 +62,13 @@ class Utf8Route(APIRoute):
 FRESH = 1.0  # seconds for which a check of the receipts counts
 
 
-def make_app(service: Service) -> FastAPI:
-    """Build the application of a service; its engine runs from startup to shutdown."""
+def make_app(service: Desk) -> FastAPI:
+    """Build the application of a service, or of one that only tests texts; it runs from startup to shutdown."""
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service.engine.start(asyncio.get_running_loop())
-        try:
+        async with service.running():
             yield
-        finally:
-            await service.close()
 
     # no pages of documentation: they would fetch scripts from elsewhere; no redirects: they would go where the client's
     # own Host says
@@ -80,13 +77,14 @@ def make_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     app.router.route_class = Utf8Route
-    metrics = Metrics(service.engine)
+    metrics = Metrics(service.engine if isinstance(service, Service) else None)
     settings = service.settings
     hosts = {*LOOPBACK, "[::1]"} if settings.local and not settings.proxies else None
     app.add_middleware(BodyLimits, most=settings.max_body, seconds=settings.read_timeout, hosts=hosts)
     _add_errors(app, metrics)
     _add_status(app, service, metrics)
-    _add_texts(app, service, metrics)
+    if isinstance(service, Service):
+        _add_texts(app, service, metrics)
     _add_detection(app, service, metrics)
     add_page(app, service, metrics)
     for route in app.routes:
@@ -111,14 +109,12 @@ Client = Annotated[Tenant, Depends(_client)]
 Asker = Annotated[Tenant | None, Depends(_asker)]
 
 
-def _add_detection(app: FastAPI, service: Service, metrics: Metrics) -> None:
+def _add_detection(app: FastAPI, service: Desk, metrics: Metrics) -> None:
     """Add the path that tests texts, and the one that describes their mark."""
-    # once it is asked for, in a thread: the digest of a large vocabulary takes longer than a step
-    described = functools.cache(lambda: encoded(describe(service.planned)))
 
     @app.get(PATH)
     def description() -> Response:
-        return Response(described(), media_type="application/json")
+        return _json(service.description)
 
     @app.post("/v1/detect")
     async def detect(asked: DetectRequest, request: Request, tenant: Asker) -> Response:
@@ -129,8 +125,8 @@ def _add_detection(app: FastAPI, service: Service, metrics: Metrics) -> None:
 
 
 def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
-    """Add the paths that generate texts and list the model."""
-    chat, completions = Chat(service.planned.tokenizer), Completions(service.planned.tokenizer)
+    settings = (service.planned.tokenizer, service.settings.aigc_producer)
+    chat, completions = Chat(*settings), Completions(*settings)
     model = {"id": service.settings.name, "object": "model", "created": 0, "owned_by": "caw"}
 
     async def answer(asked: Any, shape: Shape, tenant: Tenant) -> Response:
@@ -146,6 +142,13 @@ def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
     async def plain_completions(asked: CompletionRequest, tenant: Client) -> Response:
         return await answer(asked, completions, tenant)
 
+    @app.get(f"{MANIFESTS}/{{receipt}}")
+    async def manifest(receipt: str) -> Response:  # of anybody's text: it does not hold the text, and its id is random
+        if (found := service.manifests.get(receipt)) is None:
+            why = f"no manifest of this receipt is here, which has those of its last {KEPT} texts; use the answer's"
+            raise ApiError(UNKNOWN, why)
+        return Response(found, media_type=KIND)
+
     @app.get("/v1/models", dependencies=[Depends(_client)])
     async def models() -> Response:
         return _json({"object": "list", "data": [model]})
@@ -156,30 +159,28 @@ def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
         return _json(model)
 
 
-def _add_status(app: FastAPI, service: Service, metrics: Metrics) -> None:
-    """Add the paths for operators."""
-    turn, checked = asyncio.Lock(), [-FRESH, 0.0]  # when receipts were checked, and whether that failed
+def _add_status(app: FastAPI, service: Desk, metrics: Metrics) -> None:
+    turn, checked = asyncio.Lock(), [-FRESH, 0.0]  # when it was checked, and whether that failed
 
     @app.get("/health")
     async def health() -> Response:
-        engine = service.engine
-        if engine.failed or engine.inbox.closed:
-            return _json({"status": "failed" if engine.failed else "closing"}, 503)
+        if service.state != "ok":
+            return _json({"status": service.state}, 503)
         async with turn:  # anyone may ask, and each check is a commit: one a second serves all who ask
             if time.monotonic() >= checked[0] + FRESH:
-                checked[:] = [time.monotonic(), await _receipts_fail(service)]
-        return _json({"status": "receipts cannot be written" if checked[1] else "ok"}, 503 if checked[1] else 200)
+                checked[:] = [time.monotonic(), await _broken(service)]
+        return _json({"status": service.broken if checked[1] else "ok"}, 503 if checked[1] else 200)
 
     @app.get("/metrics")
     async def shown() -> Response:
         return Response(metrics.shown(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-async def _receipts_fail(service: Service) -> bool:
+async def _broken(service: Desk) -> bool:
     try:
-        await service.threaded(service.receipts.check)
+        await service.threaded(service.check)
     except Exception as error:
-        service.lines.failed("receipts cannot be written", error)
+        service.lines.failed(service.broken, error)
         return True
     return False
 
@@ -224,7 +225,6 @@ def _add_errors(app: FastAPI, metrics: Metrics) -> None:
 
 
 def _bearer(request: Request) -> str | None:
-    """Return the API key of a request, or None."""
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if kind.lower() == "bearer" and key.strip() else None
 

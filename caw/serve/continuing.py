@@ -22,7 +22,7 @@ from caw.io.token_texts import INCOMPLETE
 from caw.serve.errors import BAD, ApiError
 
 LIFE = 24 * 3600  # seconds for which a token holds
-MAC_BYTES, DOMAIN = 32, b"caw/continuation/2"
+MAC_BYTES, DOMAIN = 32, b"caw/continuation/3"
 PARAMETER = "continuation"
 
 
@@ -31,14 +31,15 @@ class TextSoFar:
     """The contents of a token.
 
     tokens: generated ones. open: positions of them at which the mark had a choice. spent: nats of the free beginning,
-    of a text that was cut before its end; inf = it is over. steered: whether a client's bias favoured any. prompt:
-    digest of the prompt's ids, of which there are `length`. seed, occurrence: of the sampling. receipt: id of the last
-    answer's receipt. expires: Unix time, s.
+    of a text that was cut before its end; inf = it is over. subkey: what marked it, None = nothing did, or nobody
+    knows. steered: whether a client's bias favoured any. prompt: digest of the prompt's ids, of which there are
+    `length`. seed, occurrence: of the sampling. receipt: id of the last answer's receipt. expires: Unix time, s.
     """
 
     tokens: tuple[int, ...]
     open: int
     spent: float
+    subkey: int | None
     steered: bool
     prompt: str
     length: int
@@ -49,10 +50,7 @@ class TextSoFar:
 
 
 class Continuations:
-    """Creates and reads tokens; thread-safe.
-
-    secret: of the server, or of all servers of a registry; never in a repr or message.
-    """
+    """Creates and reads tokens; thread-safe. secret: of the servers of a registry; in no repr or message."""
 
     def __init__(self, secret: bytes, clock: Callable[[], float] = time.time) -> None:
         self._secret, self.clock = secret, clock
@@ -89,7 +87,6 @@ class Continuations:
 
 
 def prompt_digest(ids: Sequence[int]) -> str:
-    """Return the digest of a prompt's token ids."""
     return hashlib.sha256(_packed(ids)).hexdigest()[:32]
 
 
@@ -105,9 +102,7 @@ def same_text(given: str, text: str) -> bool:
 
 
 def before_text(given: str, text: str) -> list[str]:
-    """Return what precedes a text at the end of a prompt: nothing if the prompt does not end in it; two readings if a
-    split character may belong to either.
-    """
+    """Return what precedes a text at a prompt's end: nothing, or one reading, or two where a character was split."""
     at, left = len(given), text.replace(INCOMPLETE, "")
     while left and at and given[at - 1] in (left[-1], INCOMPLETE):
         if given[at - 1] != INCOMPLETE:

@@ -48,11 +48,6 @@ class MarkRules:
     exempt_tools: bool = flag(False, "Do not mark tool calls.", MARKED)
     exempt_thinking: bool = flag(False, "Do not mark the thinking section at the start of a text.", MARKED)
 
-    @property
-    def level(self) -> float | None:
-        """The p-value that finished texts are tested at: `detectable_at`."""
-        return self.detectable_at
-
     def __post_init__(self) -> None:
         if self.detectable_at is not None:
             require_number("detectable_at", self.detectable_at, 0, 1, closed=False)

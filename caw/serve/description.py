@@ -11,18 +11,18 @@ from caw.detectable.receipts import versions
 from caw.serve.contracts import LEVEL
 from caw.serve.detecting import LEAST_TOKENS, MARKED, MAX_LETTERS, NONE, PUBLIC_BURST, PUBLIC_RATE, SHORT
 from caw.serve.languages import LANGUAGES
-from caw.serve.planning import Planned
+from caw.serve.reading import Reading
 from caw.watermarks.names import said_of
 
 PATH = "/.well-known/watermark.json"
 
 
-def describe(planned: Planned) -> dict[str, Any]:
+def describe(reading: Reading) -> dict[str, Any]:
     """Return the document. verify: addresses are paths on this server; languages: of its page."""
     return {
-        "object": "watermark", "service": f"caw {versions()['caw']}", "model": planned.settings.name,
-        "format": said_of(planned.watermark), "context_width": planned.watermark.window,
-        "tokenizer": {"vocab_size": planned.facts.vocab_size, "sha256": tokenizer_digest(planned.tokenizer)},
+        "object": "watermark", "service": f"caw {versions()['caw']}", "model": reading.settings.name,
+        "format": said_of(reading.watermark), "context_width": reading.watermark.window,
+        "tokenizer": {"vocab_size": reading.vocab_size, "sha256": tokenizer_digest(reading.tokenizer)},
         "verify": {
             "path": "/v1/detect", "page": "/", "languages": list(LANGUAGES), "most_characters": MAX_LETTERS,
             "least_tokens": LEAST_TOKENS, "false_positive_rate": LEVEL, "verdicts": [MARKED, NONE, SHORT],

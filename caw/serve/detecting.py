@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -20,9 +20,10 @@ from caw.detection.family import part_of
 from caw.detection.many_keys import KeySearch, KeySearchResult
 from caw.detection.message import listed
 from caw.io.unicode import is_unicode
+from caw.manifest import Record, bare, read
 from caw.serve.contracts import LEVEL, KeyDirectory, Tenant
 from caw.serve.errors import BAD, BUSY, ApiError
-from caw.serve.planning import Planned
+from caw.serve.reading import Reading
 from caw.serve.strict import Strict
 from caw.watermarks.green_list import GreenList
 
@@ -50,6 +51,7 @@ class Finding:
     verdict: MARKED, NONE or SHORT. found: the full result, None for the public. keys: number of keys tried. green:
     whether the best key counts green tokens, and their share by chance; None for other watermarks. drawn: the text
     under the best key, for a page. cut: whether it is truncated. undone: changes that other readings undid, for a page.
+    record: of a manifest inside the text, which does not count, None = there is none.
     """
 
     verdict: str
@@ -60,10 +62,15 @@ class Finding:
     drawn: tuple[Stretch, ...] = ()
     cut: bool = False
     undone: str = ""
+    record: Record | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the response of `/v1/detect`."""
         answer: dict[str, Any] = {"object": "detection", "verdict": self.verdict, "message": self.message}
+        if self.record is not None:
+            answer |= {
+                "message": f"{self.message.rstrip('.')}. {self.record.message}",
+                "manifest": asdict(self.record),
+            }
         search = self.found
         if search is None:
             return answer
@@ -83,11 +90,11 @@ class Detection:
     """Tests texts one by one in its own thread.
 
     Args:
-        planned: provides watermark and tokenizer. directory: provides keys.
+        reading: provides watermark and tokenizer. directory: provides keys. trust: PEM, issuers of manifests.
     """
 
-    def __init__(self, planned: Planned, directory: KeyDirectory) -> None:
-        self.planned, self.directory = planned, directory
+    def __init__(self, reading: Reading, directory: KeyDirectory, trust: str = "") -> None:
+        self.reading, self.directory, self.trust = reading, directory, trust
         self.rates, self.all = Rates(PUBLIC_RATE, PUBLIC_BURST), Rates(10 * PUBLIC_RATE, 10 * PUBLIC_BURST)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="caw-detect")
         self._waiting = 0
@@ -120,10 +127,13 @@ class Detection:
         return work.result()
 
     def close(self) -> None:
-        """Stop the thread."""
         self._thread.shutdown()
 
     def _tested(self, text: str, tenant: Tenant | None, draw: bool) -> Finding:
+        finding = self._found(bare(text), tenant, draw)
+        return replace(finding, record=read(text, self.trust))
+
+    def _found(self, text: str, tenant: Tenant | None, draw: bool) -> Finding:
         search = self._search(tenant)
         if search is None:
             raise ApiError(404, "no public keys to test for; ask the operator for an API key")
@@ -137,7 +147,7 @@ class Detection:
         green = mark.null_moments[0] if isinstance(mark, GreenList) else None
         drawn: tuple[Stretch, ...] = ()
         if draw and result.nearest is not None:
-            drawn = tuple(islice(stretches(result.nearest, mark, self.planned.tokenizer), MOST_DRAWN + 1))
+            drawn = tuple(islice(stretches(result.nearest, mark, self.reading.tokenizer), MOST_DRAWN + 1))
         cut, holds = len(drawn) > MOST_DRAWN, "" if result.nearest is None else listed(result.nearest.undone)
         return Finding(
             _verdict(result), result.message, result, len(search.names), green, drawn[:MOST_DRAWN], cut, holds
@@ -150,8 +160,8 @@ class Detection:
         with self._lock:
             known, search = self._ready.pop(who, ((), None))
             if known != names or search is None:
-                marks = {name: self.planned.mark_of(key) for name, key in keys.items()}
-                search = KeySearch(self.planned.tokenizer, marks, LEVEL) if marks else None
+                marks = {name: self.reading.mark_of(key) for name, key in keys.items()}
+                search = KeySearch(self.reading.tokenizer, marks, LEVEL) if marks else None
             self._ready[who] = (names, search)
             if len(self._ready) > CACHED:
                 self._ready.popitem(last=False)
@@ -163,7 +173,6 @@ def _verdict(result: KeySearchResult) -> str:
 
 
 def _coarse(result: KeySearchResult) -> Finding:
-    """Return the public's result."""
     verdict = SHORT if result.tokens < LEAST_TOKENS else _verdict(result)
     sentence = {
         MARKED: "The text carries a mark of this service.",
@@ -193,10 +202,7 @@ def asker_of(address: str) -> str:
 
 
 class Rates:
-    """Token bucket: `burst` requests at once, `rate` more per second, for each asker. Not thread-safe.
-
-    clock: seconds, monotonic.
-    """
+    """Token bucket: `burst` requests at once, `rate` more a second, for each asker. Not thread-safe; clock: seconds."""
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.rate, self.burst, self.clock = rate, burst, clock

@@ -1,9 +1,8 @@
 """The thread that owns the model: texts join and leave its batch between steps."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
+import functools
 import logging
 import threading
 from collections import Counter, deque
@@ -11,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from caw.decoding.decoder import Decoder
-from caw.decoding.forks import Fork, ReadRequest
+from caw.decoding.forks import ReadRequest
 from caw.decoding.plan import Plan
 from caw.decoding.plan_defaults import exact_rows
 from caw.decoding.portions import may_portion
@@ -19,6 +18,7 @@ from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.waiting import Waiting
 from caw.decoding.warping import Warping
 from caw.detectable.attempts import Attempts
+from caw.detectable.search import Rollout
 from caw.serve.errors import BAD
 from caw.serve.grammars import Grammar, RowMasks
 from caw.serve.inbox import Inbox
@@ -33,7 +33,8 @@ MOST_FAILURES = 3  # of decoders in a row, none of which finished a text
 class _Making:
     """A job in the decoder. attempts: its tests and retries, None = no test; place: number of this attempt there.
 
-    request: of this attempt, None until it is queued. thinking, grammar: of this attempt.
+    request: of this attempt, None until it is queued. thinking, grammar: of this attempt. shows: whether each token may
+    be sent as it comes.
     """
 
     job: Job
@@ -42,6 +43,7 @@ class _Making:
     thinking: Thinking | None = None
     grammar: Grammar | None = None
     request: Request | None = None
+    shows: bool = False
 
     def begin(self, request: Request) -> Request:
         """Process the text's existing start, and return the request for the decoder."""
@@ -101,7 +103,6 @@ class Engine:
 
     @property
     def active(self) -> int:
-        """Number of batch rows with a text."""
         decoder = self._decoder
         return 0 if decoder is None else sum(row is not None for row in decoder.rows)
 
@@ -141,7 +142,6 @@ class Engine:
         self._fail_all("the server is shutting down; try again later")
 
     def _decode(self) -> None:
-        """Decode until the inbox is closed."""
         self._decoder = decoder = self.kind(self.model, self.plan, LOG.info, LiveWaiting(self))
         for sequence in decoder.run((), self._token):
             self._finished(sequence)
@@ -192,18 +192,22 @@ class Engine:
         return True
 
     def admit(self, job: Job) -> None:
-        """Queue a job's first attempt."""
         try:
             attempts = job.tested() if job.tested else None
             requests = [job.request] if attempts is None else attempts.first
+            windows = job.streams and attempts is not None and attempts.sends(functools.partial(self._send, job))
             for place, request in enumerate(requests):
-                self._add(_Making(job, attempts, place), request)
+                self._add(_Making(job, attempts, place, shows=job.streams and not windows), request)
         except (ValueError, TypeError) as error:
             LOG.warning("refused: %s", error)
             self._tell(job, Failed("the server does not support decoding with these settings; ask its operator"))
         except Exception:  # of one text, which must not end those that came with it
             LOG.exception("a text could not be started")
             self._tell(job, Failed("the text could not be started; try again later"))
+
+    def _send(self, job: Job, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._tell(job, Token(token, None))
 
     def _add(self, making: _Making, request: Request, *, ahead: bool = False) -> int:
         assert self._decoder is not None
@@ -222,16 +226,14 @@ class Engine:
             making.grammar.follow(sequence.tokens)
         if job.cancelled or job.over or self._abandoned or (making.grammar is not None and making.grammar.error):
             return True
-        if job.streams:
+        if making.shows:
             log_probs = sequence.log_probs[-1] if sequence.log_probs else None
             self._tell(job, Token(sequence.tokens[-1], log_probs))
         ended = making.attempts is not None and making.attempts.ended(sequence)
         return ended or job.stops.reached(sequence.tokens)
 
     def _spare(self, sequence: ActiveSequence, making: _Making) -> None:
-        """Turn marking of a text on or off from its next token; in captured steps, from the end of the rounds in
-        progress.
-        """
+        """Turn marking of a text on or off from its next token; in captured steps, after the rounds in progress."""
         thinking, request = making.thinking, making.request
         assert self._decoder is not None and thinking is not None and request is not None
         before, inside = thinking.inside, thinking.after(sequence.tokens)
@@ -253,7 +255,7 @@ class Engine:
         if making.thinking is not None and making.request is not None:
             sequence.request = making.request
         error = "" if making.grammar is None else making.grammar.error
-        if error and isinstance(making.request, Fork) and making.request.begun:
+        if error and isinstance(making.request, Rollout):
             sequence.fail(error)  # one change of a guarded text less
         elif error and making.grammar is not None:
             if making.grammar.status != BAD:

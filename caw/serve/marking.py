@@ -100,20 +100,12 @@ def marking_of(
         return Marking("", TOOLS, 0.0, 0.0, None, False, False)
     if rules.strength_factor > settings.max_factor:
         raise ApiError(500, "this API key's rules ask for stronger marks than this server supports; ask its operator")
-    level = None if rules.level is None else alone(rules.level, tenant.tried)
-    return Marking(
-        tenant.key.id,
-        "",
-        rules.strength_factor,
-        _margin(None if level is None else alone(level, parts), policy, mark),
-        level,
-        rules.strict,
-        rules.exempt_thinking
-        and not (json or tools),  # JSON begins at once, in whatever section the template has opened
-        fewest,
-        rules.strict_from,
-        offered and rules.exempt_tools and wants is not True,
-    )
+    level = None if rules.detectable_at is None else alone(rules.detectable_at, tenant.tried)
+    margin = _margin(None if level is None else alone(level, parts), policy, mark)
+    thinks = rules.exempt_thinking and not (json or tools)  # JSON begins at once, whatever the template has opened
+    spares = offered and rules.exempt_tools and wants is not True
+    return Marking(tenant.key.id, "", rules.strength_factor, margin, level, rules.strict, thinks, fewest,
+                   rules.strict_from, spares)  # fmt: skip
 
 
 def fewest_marked(watermark: Signature) -> int:

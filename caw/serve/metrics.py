@@ -14,9 +14,9 @@ SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
 class Metrics:
-    """Metrics of an engine and its orders."""
+    """Metrics of an engine and its orders; None = of a server that only tests texts."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine | None) -> None:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter("caw_requests", "Requests by path and status.", ["path", "status"], registry=registry)
         self.texts = Counter("caw_texts", "Texts by ending and mark.", ["ending", "marked"], registry=registry)
@@ -26,22 +26,18 @@ class Metrics:
         since = "Seconds from accepting a request to its"
         self.seconds = Histogram("caw_request_seconds", f"{since} end.", **how)
         self.first = Histogram("caw_first_piece_seconds", f"{since} first text.", **how)
-        for name, counted, count in (
+        gauges = () if engine is None else (
             ("caw_active_texts", "Rows of the batch with a text.", lambda: engine.active),
-            (
-                "caw_reading_texts",
-                "Rows of the batch whose prompt is being read between steps.",
-                lambda: engine.reading,
-            ),
+            ("caw_reading_texts", "Rows whose prompt is being read between steps.", lambda: engine.reading),
             ("caw_waiting_texts", "Texts waiting for a row.", lambda: engine.waiting),
             ("caw_decoded_tokens", "New tokens of all texts, including retries.", lambda: engine.tokens),
-        ):
+        )  # fmt: skip
+        for name, counted, count in gauges:
             Gauge(name, counted, registry=registry).set_function(count)
         self._begun: dict[Order, float] = {}
         self._waits: set[Order] = set()
 
     def answered(self, path: str, status: int) -> None:
-        """Count a request by its status."""
         self.requests.labels(path if path in PATHS else "other", str(status)).inc()
 
     def taken(self, order: Order) -> None:
@@ -57,7 +53,6 @@ class Metrics:
             self.first.observe(time.monotonic() - self._begun[order])
 
     def finished(self, order: Order, ending: Ending) -> None:
-        """Count a finished order."""
         self._waits.discard(order)
         self.seconds.observe(time.monotonic() - self._begun.pop(order))
         self.tokens.labels("completion").inc(order.completion_tokens)
@@ -67,5 +62,4 @@ class Metrics:
                 self.detected.labels(str(text.done.receipt.detected).lower()).inc()
 
     def shown(self) -> bytes:
-        """Return the metrics for Prometheus."""
         return generate_latest(self.registry)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from caw.decoding.request import ActiveSequence
 from caw.decoding.stopping import StopStrings
 from caw.serve.errors import BAD, ApiError
-from caw.serve.thinking import CALL, CALLED, CLOSE, OPEN, Thinking
+from caw.serve.thinking import CALL, CALLED, CLOSE, Thinking, answer_of
 from caw.serve.tools import Function, call_of
 
 
@@ -46,13 +46,9 @@ class Offer:
         return (thoughts + close + outside).rstrip() if calls else text, calls[: self.most]
 
     def suffices(self, stops: StopStrings, fewest: int, thinks: bool, sequence: ActiveSequence) -> bool:
-        """Return whether a finished text has calls and, outside of them, fewer than this many tokens.
-
-        thinks: whether its thinking section does not count either.
-        """
+        """Return whether a text has calls and, outside of them (and of thinking, if `thinks`), fewer tokens."""
         outside, calls = self.read(stops.shown(sequence.visible), "")
-        opened = outside.lstrip().startswith(OPEN) or Thinking(stops.tokenizer, sequence.request.ids).inside
-        answer = outside.split(CLOSE, 1)[-1] if thinks and opened else outside
+        answer = answer_of(outside, Thinking(stops.tokenizer, sequence.request.ids, thinks=thinks))
         return bool(calls) and len(stops.tokenizer(answer, add_special_tokens=False)["input_ids"]) < fewest
 
 
@@ -68,9 +64,9 @@ def offer_of(functions: Sequence[Function], tokenizer: Any, *, parallel: bool) -
     if not functions:
         return None
     template = str(getattr(tokenizer, "chat_template", None) or "")
-    told = all(part in template for part in ("tools", CALL, "arguments")) and "<function=" not in template
-    written = list(tokenizer(CALL, add_special_tokens=False)["input_ids"])
-    if not told or "<arg_key>" in template or StopStrings(tokenizer, None).text(written) != CALL:
-        said = f"tool_choice 'auto' requires a model whose chat template shows calls as JSON in {CALL}"
-        raise ApiError(BAD, f"{said}; name a function, or use 'required'", parameter="tool_choice")
+    readable = all(part in template for part in ("tools", CALL, "arguments")) and "<function=" not in template
+    ids = list(tokenizer(CALL, add_special_tokens=False)["input_ids"])
+    if not readable or "<arg_key>" in template or StopStrings(tokenizer, None).text(ids) != CALL:
+        reason = f"tool_choice 'auto' requires a model whose chat template shows calls as JSON in {CALL}"
+        raise ApiError(BAD, f"{reason}; name a function, or use 'required'", parameter="tool_choice")
     return Offer(tuple(functions), None if parallel else 1)

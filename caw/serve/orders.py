@@ -4,8 +4,6 @@ A receipt is begun, durably, before a text is generated, and closed before its c
 receipt cannot be closed, nothing more is sent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
@@ -24,6 +22,7 @@ from caw.serve.job import Done, Failed, Job, News, Token
 from caw.serve.log_lines import LogLines
 from caw.serve.marking import Marking
 from caw.serve.offers import Offer
+from caw.serve.thinking import answer_of
 from caw.serve.tools import Calls
 from caw.serve.unfolding import Unfolding
 
@@ -46,7 +45,7 @@ class TextOrder:
     handle: ReceiptHandle
     unfolding: Unfolding
     reached: Callable[[str], float] | None = None
-    proof: Callable[[ActiveSequence], str] | None = None
+    proof: Callable[[Done], str] | None = None
     steered: bool = False
     tokens: int = 0
     letters: int = 0
@@ -82,7 +81,8 @@ class TextOrder:
 class Piece:
     """More of a text. choice: its number. finish: finish reason, "" until the end.
 
-    At the end: receipt, its id; marked, whether it is; continuation, its token, "" = none; calls: read from the text.
+    At the end: receipt, its id; marked, whether it is; continuation, its token, "" = none; manifest, of the text up to
+    here, b"" = none; calls: read from the text.
     """
 
     choice: int
@@ -93,6 +93,7 @@ class Piece:
     marked: bool = False
     continuation: str = ""
     calls: Sequence[Mapping[str, Any]] = ()
+    manifest: bytes = b""
 
 
 @dataclass(eq=False)
@@ -102,7 +103,8 @@ class Order:
     id, created: for the client. stream: whether to send pieces as they come. alternatives: as in the request.
     prompt_tokens: of all prompts together. news: of its jobs, with their numbers. register: contains the order until
     all of its receipts are closed. beginnings: counts its tenant's. calls: the functions that its texts call or may
-    call, None = none. lines: of the log. sketch: of a text for its receipt, None = without.
+    call, None = none. lines: of the log. sketch: of a text for its receipt, None = without. added: returns a
+    text's manifest and what is put behind the text, None = nothing ever.
     """
 
     id: str
@@ -115,11 +117,12 @@ class Order:
     engine: Engine
     threaded: Threaded
     news: asyncio.Queue[tuple[int, News]]
-    register: set[Order] = field(repr=False)
+    register: "set[Order]" = field(repr=False)
     beginnings: Beginnings = field(repr=False)
     calls: Calls | Offer | None = None
     lines: LogLines = field(default_factory=lambda: LogLines(LOG), repr=False)
     sketch: Callable[[str], bytes] | None = None
+    added: Callable[[TextOrder], tuple[bytes, str]] | None = None
     texts: list[TextOrder] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -191,14 +194,29 @@ class Order:
         except Exception as error:
             self.lines.failed("a receipt could not be closed", error)
             raise ApiError(500, "the text's receipt could not be written; ask the server's operator") from error
-        again = text.proof(sequence) if text.proof is not None and finish == "length" else ""
-        return Piece(choice, more + rest, tokens, finish, text.begun.id, text.marked, again)
+        manifest, behind = await self._added(text, finish)
+        # what is behind a text would be in the middle of a continued one
+        again = text.proof(done) if text.proof is not None and finish == "length" and not behind else ""
+        return Piece(choice, more + rest + behind, tokens, finish, text.begun.id, text.marked, again, (), manifest)
+
+    async def _added(self, text: TextOrder, finish: str) -> tuple[bytes, str]:
+        """Return the manifest of a text and what is put behind the text; nothing where calls are sent."""
+        calls = self.calls
+        called = calls is not None and (calls.forced or bool(calls.read(text.unfolding.sent, finish)[1]))
+        if self.added is None or called:
+            return b"", ""
+        try:
+            added: tuple[bytes, str] = await self.threaded(self.added, text)
+        except Exception as error:
+            self.lines.failed("a C2PA manifest could not be signed", error)
+            raise ApiError(500, "the text's manifest could not be signed; ask the server's operator") from error
+        return added
 
     def _check(self, text: TextOrder) -> None:
         """Raise ApiError for a text that must not be sent."""
         receipt = text.done.receipt if text.done else None
         detected = receipt is not None and receipt.detected
-        if text.done is not None and len(text.done.sequence.tokens) < self.marking.strict_from:
+        if text.done is not None and self._length(text.job, text.done.sequence) < self.marking.strict_from:
             return
         if text.done is not None and text.job.exempt is not None and text.job.exempt(text.done.sequence):
             return
@@ -211,6 +229,13 @@ class Order:
         if self.marking.strict and not detected:
             why = "" if receipt is None else f" ({receipt.reason})"
             raise ApiError(500, f"no attempt gave a detectable text{why}; ask for a longer text", code="undetected")
+
+    def _length(self, job: Job, sequence: ActiveSequence) -> int:
+        """Return how many tokens of a text count for `strict_from`: those of an exempt thinking section do not."""
+        if not self.marking.thinks or job.thinking is None:
+            return len(sequence.tokens)
+        answer = answer_of(job.stops.shown(sequence.visible), job.thinking())
+        return len(job.stops.tokenizer(answer, add_special_tokens=False)["input_ids"])
 
     async def _close(self, text: TextOrder, ending: Ending, finish: str = "") -> None:
         """Close a receipt, once, about the text that was sent or is about to be.
@@ -250,9 +275,7 @@ class Order:
 
 
 def _write(order: Order, text: TextOrder, closed: Closed) -> None:
-    """Close a receipt, with the p-value of the sent text if no test gave it (None if it cannot be computed), and with
-    what follows for whether it is marked.
-    """
+    """Close a receipt with what follows for whether it is marked, and the sent text's p (None if it has none)."""
     sent = text.unfolding.sent
     if closed.p_value is None and text.reached is not None and sent:
         try:

@@ -14,11 +14,11 @@ from caw.detection.html_report import STYLE, one_of
 from caw.io.pages import content_policy, template
 from caw.io.show import format_p
 from caw.serve.contracts import LEVEL
+from caw.serve.desk import Desk
 from caw.serve.detecting import MAX_LETTERS, Finding
 from caw.serve.errors import BAD, BUSY, DENIED, FORBIDDEN, UNKNOWN, ApiError
 from caw.serve.languages import LANGUAGES, language_of
 from caw.serve.metrics import Metrics
-from caw.serve.service import Service
 
 FORM = "application/x-www-form-urlencoded"
 FIELDS = 8  # of a form; ours has two
@@ -70,8 +70,7 @@ def shade(stretch: Stretch) -> str:
     return f"p{min(3, 1 + int(stretch.lean))}" if stretch.lean > 0 else f"m{min(2, 1 + int(-stretch.lean))}"
 
 
-def add_page(app: FastAPI, service: Service, metrics: Metrics) -> None:
-    """Add the paths of the page."""
+def add_page(app: FastAPI, service: Desk, metrics: Metrics) -> None:
     page = Page(service.settings.name, asks_key=service.directory.tenant_for(None) is None)
 
     @app.get("/")

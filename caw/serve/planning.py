@@ -27,16 +27,17 @@ from caw.policies.recommended import Marks
 from caw.serve.contracts import LEVEL, Key, MarkKey
 from caw.serve.errors import BAD, ApiError
 from caw.serve.marking import Marking, fewest_marked
+from caw.serve.reading import Reading
 from caw.serve.requests import MAX_TOP_K
 from caw.serve.settings import ServerSettings
 from caw.settings import Sampling, Settings
 from caw.watermarks import Signature
-from caw.watermarks.names import reads_alike, watermark_from
+from caw.watermarks.names import reads_alike
 
 CACHED = 64  # levels whose tests are cached: one for each level of a tenant and number of its keys
 
 
-class Planned:
+class Planned(Reading):
     """The model, watermark, plan and tests of one server.
 
     Args:
@@ -54,15 +55,16 @@ class Planned:
         self, model: Any, tokenizer: Any, watermark: Signature, policy: Policy | None, settings: ServerSettings, *,
         max_memory: str | None = None, compile: bool = False,
     ) -> None:  # fmt: skip
-        self.model, self.tokenizer, self.settings = model, tokenizer, settings
-        self.facts = facts = ModelFacts.of(model, tokenizer)
-        self.max_length = min(settings.max_length, facts.positions or settings.max_length)
+        self.model, self.facts = model, ModelFacts.of(model, tokenizer)
+        facts = self.facts
         # a random key: a text marked by mistake without a tenant's own would be found by nobody, not by another tenant
-        self.watermark = check_markable(watermark.with_key(secrets.randbits(63)).with_vocabulary(facts.vocab_size))
+        super().__init__(tokenizer, watermark.with_key(secrets.randbits(63)), settings, facts.vocab_size)
+        check_markable(self.watermark)
+        self.max_length = min(settings.max_length, facts.positions or settings.max_length)
         self.fewest = fewest_marked(self.watermark)
         self.sampling = model_sampling(model) if settings.sampling == "model" else {}
         RowSettings(**self.sampling)  # a config may suggest what cannot be
-        level = settings.rules.level
+        level = settings.rules.detectable_at
         marks = Marks.of(self.watermark, policy, level)
         main, policy = checked_mark(marks.main, facts, tokenizer, sampled=True)
         check_model(facts, self.sampling)
@@ -88,12 +90,6 @@ class Planned:
             speculate="own" if self.settings.drafts else None,
         )  # fmt: skip
         return make_plan(self.facts, *self.marks.main, settings, limits, self.settings.batch, race=self.marks.race)
-
-    def mark_of(self, key: MarkKey) -> Signature:
-        """Return the watermark of a key, whether or not this server marks with it."""
-        if not key.watermark:
-            return self.watermark.with_key(key.key)
-        return watermark_from(key.watermark, key.key).with_vocabulary(self.facts.vocab_size)
 
     def check_key(self, key: MarkKey) -> None:
         """Raise ApiError for a key whose texts this server would mark differently from what detection expects."""
@@ -127,12 +123,13 @@ class Planned:
 
     def attempts(
         self, request: Request, stops: StopStrings, level: float, *, once: bool, plain: bool = True,
-        rules: TextRules | None = None,
+        rules: TextRules | None = None, subkey: int | None = None,
     ) -> Attempts:  # fmt: skip
-        """Return the attempts at a text with a test at this level; without retries if `once`.
+        """Return the attempts at a text with a test at this level; if `once`, as it is streamed, without retries.
 
         plain: whether all of its tokens are marked alike: only such texts are guarded. One that its guard cannot make
-        detectable is marked as the others. rules: of its schema, None without one.
+        detectable is marked as the others, unless it is streamed. rules: of its schema, None without one. subkey: what
+        marked its beginning, None = nothing did.
         """
         guard, row, most = self.settings.guard, request.row, 1 if once else self.settings.max_attempts
         settings = Settings(
@@ -144,10 +141,11 @@ class Planned:
             greatest = min(greatest / row.temperature, MAX_STRENGTH)  # see `row_of`
         given = [request], self._trial(level), self.marks.kind(row)
         marked = functools.partial(attempts_of, *given, settings, stops, greatest=greatest)
-        if guard is None or not plain or once or row.do_sample or row.log_probs or request.begun:
+        if guard is None or not plain or row.do_sample or row.log_probs:
             return marked()
         asked = dataclasses.replace(settings, guard=guard)
-        return GuardedFirst(attempts_of(*given, asked, stops, greatest=greatest, rules=rules), marked)
+        guarded = attempts_of(*given, asked, stops, greatest=greatest, rules=rules, streams=once, subkey=subkey)
+        return guarded if once else GuardedFirst(guarded, marked)
 
     def p_value(self, text: str, key: Key) -> float:
         """Return the p-value of a text under its marking key; thread-safe."""

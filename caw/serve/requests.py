@@ -1,7 +1,4 @@
-"""The supported part of OpenAI's requests.
-
-An unsupported parameter is accepted at its neutral value, where it has no effect, and rejected otherwise.
-"""
+"""The supported part of OpenAI's requests. Of others, values without effect are accepted, and others rejected."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -97,8 +94,8 @@ class ResponseFormat(Strict):
 
 
 class RequestBody(Strict, extra="allow"):
-    """Parameters of both kinds of request. watermark and continuation are this server's own: False requests unmarked
-    text, and the token of a truncated answer continues it.
+    """Parameters of both kinds of request. watermark, continuation and embed_manifest are this server's own: False
+    requests unmarked text, the token of a truncated answer continues it, and True puts its manifest inside.
 
     neutral: permitted values of unsupported parameters at this endpoint, see `unserved`.
     """
@@ -124,6 +121,7 @@ class RequestBody(Strict, extra="allow"):
     response_format: ResponseFormat | None = None
     watermark: bool | None = None
     continuation: str | None = Field(default=None, min_length=1, max_length=1 << 20)
+    embed_manifest: bool | None = None
 
     def check(self) -> None:
         """Raise ApiError for unsupported parameters."""
@@ -184,7 +182,6 @@ class RequestBody(Strict, extra="allow"):
 
     @property
     def json_mode(self) -> bool:
-        """Whether the texts must be JSON."""
         return self.response_format is not None and self.response_format.type != "text"
 
     @property
@@ -194,12 +191,10 @@ class RequestBody(Strict, extra="allow"):
 
     @property
     def offered(self) -> tuple[Function, ...]:
-        """Functions that the texts may call."""
         return ()
 
     @property
     def count(self) -> int:
-        """Number of requested texts."""
         return self.n or 1
 
     @property

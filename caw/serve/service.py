@@ -1,13 +1,13 @@
 """From a request to its order: look up the tenant, encode the prompts, decide the marking, begin the receipts."""
 
 import asyncio
-import logging
+import contextlib
 import math
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,21 +16,21 @@ import anyio
 
 from caw.decoding.decoder import Decoder
 from caw.decoding.forks import ForkDecoder
-from caw.decoding.request import ActiveSequence, Request, requests_for
+from caw.decoding.request import Request, requests_for
 from caw.decoding.row_settings import RowSettings, may_begin_freely
 from caw.decoding.stopping import StopStrings
 from caw.detectable.receipts import policy_text
+from caw.manifest import AIGC_LABEL
 from caw.policies.recommended import row_of
 from caw.serve.beginnings import Beginnings
 from caw.serve.continuing import LIFE, Continuations, TextSoFar, prompt_digest
 from caw.serve.contracts import Begun, KeyDirectory, ReceiptLog, Tenant
-from caw.serve.detecting import Detection
+from caw.serve.desk import Desk
 from caw.serve.engine import Engine
-from caw.serve.errors import BAD, BUSY, DENIED, UNKNOWN, ApiError
+from caw.serve.errors import BAD, BUSY, UNKNOWN, ApiError
 from caw.serve.grammars import Grammar, GrammarRules, Grammars
 from caw.serve.inbox import BusyError, ClosedError, GreedyError
-from caw.serve.job import Job
-from caw.serve.log_lines import LogLines
+from caw.serve.job import Done, Job
 from caw.serve.marking import Marking, marking_of
 from caw.serve.offers import Offer, offer_of
 from caw.serve.orders import Order, TextOrder
@@ -41,13 +41,12 @@ from caw.serve.thinking import CALL, Thinking
 from caw.serve.unfolding import Unfolding
 from caw.settings import DRAWING, Sampling
 
-LOG = logging.getLogger("caw.serve")
 LAST = 60.0  # seconds for a step under way, and for the last receipts
-WORKERS = 16  # threads that wait for registries and disks
 DEFAULT_MAX_TOKENS = 16  # of completions; OpenAI's
+MANIFESTS = 1000  # of the last texts, some 4 MB
 
 
-class Service:
+class Service(Desk):
     """Accepts orders.
 
     Args:
@@ -56,58 +55,54 @@ class Service:
             tokens become invalid at a restart. sketch: of texts, for their receipts; None = receipts have none.
     """
 
+    broken = "receipts cannot be written"
+
     def __init__(
         self, planned: Planned, directory: KeyDirectory, receipts: ReceiptLog, secret: bytes | None = None,
         sketch: Callable[[str], bytes] | None = None,
     ) -> None:  # fmt: skip
-        self.planned, self.directory, self.receipts = planned, directory, receipts
-        self.settings = settings = planned.settings
-        self.lines, self.sketch = LogLines(LOG), sketch
+        super().__init__(planned, directory)
+        self.planned, self.receipts, self.sketch, settings = planned, receipts, sketch, planned.settings
         most, shared = planned.plan.batch + settings.max_waiting, directory.tenant_for(None) is None
         self.continuations = Continuations(secret or secrets.token_bytes(32))
         kind = Decoder if planned.settings.guard is None else ForkDecoder
         self.engine = Engine(planned.model, planned.plan, most, shared=shared, kind=kind)
-        self.detection = Detection(planned, directory)
+        self.manifests = OrderedDict[str, bytes]()
         self.open: set[Order] = set()
         self.beginnings = Beginnings()
         self.grammars, self.no_grammars = _grammars(planned)
         self.prompts = PromptReader(planned.tokenizer, planned.facts.vocab_size)
-        self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="caw-request")
         # a watermark's repr has its numbers, and never its key
         self.watermark, self.policy = repr(planned.watermark), policy_text(planned.marks.main.policy)
 
-    async def threaded(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a call that may wait for a disk or a database in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self.workers, function, *arguments)
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Decode until the application ends; the threads end once all receipts are closed."""
+        self.engine.start(asyncio.get_running_loop())
+        async with super().running():
+            try:
+                yield
+            finally:
+                await asyncio.to_thread(self.engine.close, LAST)
+                with anyio.move_on_after(LAST):
+                    while self.open:
+                        await asyncio.sleep(0.01)
 
-    async def visitor(self) -> Tenant | None:
-        """Return the tenant of a request without an API key; None for the public."""
-        try:
-            tenant: Tenant | None = await self.threaded(self.directory.tenant_for, None)
-        except Exception as error:
-            self.lines.failed("a tenant could not be looked up", error)
-            return None
-        return tenant
+    @property
+    def state(self) -> str:
+        return "failed" if self.engine.failed else "closing" if self.engine.inbox.closed else "ok"
 
-    async def tenant(self, bearer: str | None) -> Tenant:
-        """Return the tenant of a request. ApiError if unknown."""
-        try:
-            tenant = await self.threaded(self.directory.tenant_for, bearer)
-        except Exception as error:
-            self.lines.failed("a tenant could not be looked up", error)
-            raise ApiError(503, "there is no active marking key, so no text is generated; ask the operator") from error
-        if tenant is None:
-            why = "the API key is missing or unknown; send one as a bearer token"
-            raise ApiError(DENIED, why, code="invalid_api_key")
-        return tenant
+    def check(self) -> None:
+        self.receipts.check()
 
     async def order(self, asked: Asked, tenant: Tenant, prefix: str) -> Order:
-        """Create the order of a request and start its texts. ApiError if it cannot be accepted.
-
-        prefix: of the id for the client.
-        """
+        """Create a request's order and start its texts; ApiError if it cannot be. prefix: of the id for the client."""
         self.check_model(asked.model)
         asked.check()
+        bound = asked.continuation or asked.json_mode or asked.calls or asked.offered
+        if asked.embed_manifest and (self.signer is None or bound):
+            why = "embed_manifest requires a server with a certificate, a new text, no JSON and no tools; leave it out"
+            raise ApiError(BAD, why, parameter="embed_manifest")
         self._check_room(asked.count * count_prompts(asked), tenant)
         self.planned.check_key(tenant.key)
         parallel = not isinstance(asked, ChatRequest) or asked.parallel_tool_calls is not False
@@ -127,7 +122,7 @@ class Service:
             prefix + uuid.uuid4().hex, int(time.time()), self.settings.name, bool(asked.stream), asked.alternatives,
             marking, sum(len(ids) + len(begun) for ids in prompts), self.engine, self.threaded, asyncio.Queue(),
             self.open, self.beginnings, asked.calls or offer, self.lines,
-            self.sketch,
+            self.sketch, partial(self._added, asked),
         )  # fmt: skip
         mark = self.planned.marks.under(row.key, row)
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of), mark)
@@ -156,7 +151,6 @@ class Service:
         return order
 
     def check_model(self, name: str) -> None:
-        """Raise ApiError for another model."""
         if name != self.settings.name:
             why = f"the model {name[:64]!a} does not exist; use {self.settings.name!r}"
             raise ApiError(UNKNOWN, why, code="model_not_found", parameter="model")
@@ -174,7 +168,6 @@ class Service:
         return (tenant.id, marking.key_id, self.settings.name, self.watermark, self.policy, marking.unmarked, kind)
 
     def _sampling(self, asked: Asked) -> Sampling:
-        """Return how a request's texts are chosen."""
         sampling = asked.sampling(self.planned.sampling)
         return Sampling(**{name: sampling[name] for name in DRAWING if name in sampling})
 
@@ -208,7 +201,6 @@ class Service:
             raise _refusal(error) from None
 
     def _budget(self, asked: Asked, prompts: Sequence[Sequence[int]]) -> int:
-        """Return the maximum new tokens of each text."""
         longest, room = max(map(len, prompts)), self.planned.max_length
         asks = asked.max_tokens
         if isinstance(asked, ChatRequest):
@@ -277,6 +269,7 @@ class Service:
             tested = partial(
                 self.planned.attempts, request, stops, marking.level, once=not buffered,
                 plain=not (marking.thinks or marking.spares), rules=rules,
+                subkey=None if part is None else part.subkey,
             )  # fmt: skip
         begun = Begun(
             id=str(uuid.uuid4()), request=order.id, choice=choice, tenant=tenant.id, key_id=marking.key_id,
@@ -310,24 +303,30 @@ class Service:
         proof = partial(self._proof, begun.id, about, steered) if order.calls is None else None
         return TextOrder(job, begun, handle, unfolding, reached, proof, steered)
 
-    def _proof(self, receipt: str, about: Sequence[str], steered: bool, sequence: ActiveSequence) -> str:
+    def _proof(self, receipt: str, about: Sequence[str], steered: bool, done: Done) -> str:
         """Return the token with which a truncated text may be continued."""
-        request = sequence.request
+        sequence, request, tested = done.sequence, done.sequence.request, done.receipt
         part = TextSoFar(
-            tuple(sequence.tokens), sequence.open, sequence.spent, steered, prompt_digest(request.ids),
-            len(request.ids), request.row.known_seed, request.occurrence, receipt,
+            tuple(sequence.tokens), sequence.open, sequence.spent, None if tested is None else tested.subkey, steered,
+            prompt_digest(request.ids), len(request.ids), request.row.known_seed, request.occurrence, receipt,
             int(self.continuations.clock()) + LIFE,
         )  # fmt: skip
         return self.continuations.give(part, about)
 
-    async def close(self) -> None:
-        """Stop decoding, and stop the threads once all receipts are closed."""
-        await asyncio.to_thread(self.engine.close, LAST)
-        with anyio.move_on_after(LAST):
-            while self.open:
-                await asyncio.sleep(0.01)
-        await asyncio.to_thread(self.workers.shutdown)
-        await asyncio.to_thread(self.detection.close)
+    def _added(self, asked: Asked, text: TextOrder) -> tuple[bytes, str]:
+        """Return a finished text's manifest, which `/v1/manifests` then has, and what is put behind the text."""
+        label = AIGC_LABEL if self.settings.aigc_producer and not asked.json_mode else ""
+        if self.signer is None:
+            return b"", label
+        says: dict[str, Any] = {"receipt": text.begun.id, "marked": text.marked}
+        if text.marked:
+            says["mark"] = {name: self.description[name] for name in ("format", "context_width", "tokenizer")}
+        sent = text.unfolding.sent + label
+        manifest, wrapper = self.signer.sign(sent, says, inside=bool(asked.embed_manifest))
+        self.manifests[text.begun.id] = manifest
+        if len(self.manifests) > MANIFESTS:
+            self.manifests.popitem(last=False)
+        return manifest, label + wrapper
 
 
 def _grammars(planned: Planned) -> tuple[Grammars | None, str]:

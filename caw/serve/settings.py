@@ -2,10 +2,13 @@
 
 import ipaddress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from caw.checks import require_bool, require_choice, require_int, require_number
 from caw.flags import LIMITS, MARKED, RUNNING, SERVING, flag
 from caw.guard import Guard, read_guard
+from caw.io.inputs import read_text
+from caw.manifest import Signer
 from caw.serve.contracts import MarkRules
 from caw.settings import KEEPS
 
@@ -34,6 +37,13 @@ class ServerSettings:
         (), "Address or network of a trusted proxy, whose X-Forwarded-For is used; repeatable.", SERVING, "--proxy",
         kind=list[str],
     )  # fmt: skip
+    c2pa_certificate: str | None = flag(
+        None, "PEM file with a certificate and its issuers': answers carry C2PA manifests.", SERVING, metavar="FILE"
+    )
+    c2pa_key: str | None = flag(None, "PEM file with the certificate's private key.", SERVING, metavar="FILE")
+    aigc_producer: str | None = flag(
+        None, "The provider's code: label texts as China's GB 45438-2025 asks.", SERVING, metavar="CODE"
+    )
     drafts: bool = flag(
         True, "Speculative decoding by n-gram lookup; texts do not change.", RUNNING, "--drafts/--no-drafts"
     )
@@ -43,7 +53,7 @@ class ServerSettings:
     )  # fmt: skip
     max_attempts: int = flag(4, "Maximum attempts per text.", MARKED)
     guard: Guard | None = flag(
-        None, "Change greedy texts that are tested and not streamed only where they keep this of the unmarked text.",
+        None, "Change greedy texts that are tested only where they keep this of the unmarked text.",
         MARKED, kind=str, metavar=KEEPS,
     )  # fmt: skip
     max_factor: float = flag(
@@ -66,6 +76,8 @@ class ServerSettings:
             ("max_attempts", 1, 100), ("max_body", 1024, 1 << 30),
         ):  # fmt: skip
             require_int(name, getattr(self, name), low, high)
+        if (self.c2pa_certificate is None) != (self.c2pa_key is None):
+            raise ValueError("c2pa_certificate and c2pa_key require each other, got one; give both or none")
         require_bool("drafts", self.drafts)
         require_choice("sampling", self.sampling, ("openai", "model"), "openai")
         for name in ("timeout", "read_timeout", "write_timeout"):
@@ -78,6 +90,12 @@ class ServerSettings:
                 raise ValueError(f"proxies must be addresses or networks, got {proxy!r}; give e.g. 10.0.0.7") from None
         object.__setattr__(self, "guard", read_guard(self.guard))
         require_number("max_factor", self.max_factor, 1, 100, closed=True)
+
+    def signer(self) -> Signer | None:
+        """Return what signs manifests, None = nothing. ImportError, OSError or ValueError if its files do not fit."""
+        if self.c2pa_certificate is None or self.c2pa_key is None:
+            return None
+        return Signer(read_text(Path(self.c2pa_certificate)), read_text(Path(self.c2pa_key)))
 
     @property
     def local(self) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,27 +16,25 @@ LEAST = -9999.0  # what OpenAI says of a token of probability 0
 
 
 class Shape(ABC):
-    """Response format of one endpoint. whole, part: their object types. prefix: of ids."""
+    """Response format of an endpoint: object types, an id's prefix, the code for China's implicit labels or None."""
 
     whole: str
     part: str
     prefix: str
 
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, producer: str | None = None) -> None:
+        self.tokenizer, self.producer = tokenizer, producer
 
     def answer(self, order: Order, pieces: Sequence[Piece]) -> dict[str, Any]:
         """Return the response of a request that is not streamed; pieces: one per text, in order."""
         choices = [{**self.choice(order, piece), "finish_reason": piece.finish} for piece in pieces]
-        return {**self._head(order, self.whole), "choices": choices, "usage": usage(order), **_said(order, pieces)}
+        return {**self._head(order, self.whole), "choices": choices, "usage": usage(order), **self._said(pieces)}
 
     def chunk(self, order: Order, piece: Piece) -> dict[str, Any]:
-        """Return one event of a stream."""
         choice = {**self.delta(order, piece), "finish_reason": piece.finish or None}
-        return {**self._head(order, self.part), "choices": [choice], **(_said(order, [piece]) if piece.finish else {})}
+        return {**self._head(order, self.part), "choices": [choice], **(self._said([piece]) if piece.finish else {})}
 
     def usage_chunk(self, order: Order) -> dict[str, Any]:
-        """Return the event with the token counts."""
         return {**self._head(order, self.part), "choices": [], "usage": usage(order)}
 
     def opening(self, order: Order) -> Iterator[dict[str, Any]]:
@@ -44,6 +43,24 @@ class Shape(ABC):
 
     def _head(self, order: Order, kind: str) -> dict[str, Any]:
         return {"id": order.id, "object": kind, "created": order.created, "model": order.model}
+
+    def _said(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """Return this server's additions to OpenAI's response: whether all texts are marked, the ids of their receipts,
+        continuation tokens of truncated texts, C2PA manifests in Base64 (null: none), and China's implicit labels.
+        """
+        extension: dict[str, Any] = {
+            "marked": all(piece.marked for piece in pieces), "receipts": [piece.receipt for piece in pieces],
+        }  # fmt: skip
+        if any(piece.continuation for piece in pieces):
+            extension["continuations"] = [piece.continuation or None for piece in pieces]
+        if any(piece.manifest for piece in pieces):
+            extension["manifests"] = [b64encode(piece.manifest).decode() or None for piece in pieces]
+        if self.producer:
+            extension["AIGC"] = [
+                {"Label": "1", "ContentProducer": self.producer, "ProduceID": piece.receipt, "ReservedCode1": "",
+                 "ContentPropagator": "", "PropagateID": "", "ReservedCode2": ""} for piece in pieces
+            ]  # fmt: skip
+        return {"caw": extension}
 
     @abstractmethod
     def choice(self, order: Order, piece: Piece) -> dict[str, Any]:
@@ -139,18 +156,6 @@ def usage(order: Order) -> dict[str, int]:
         "completion_tokens": generated,
         "total_tokens": order.prompt_tokens + generated,
     }
-
-
-def _said(order: Order, pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Return this server's additions to OpenAI's response: whether all texts are marked, the ids of their receipts, and
-    continuation tokens of truncated texts (null: none).
-    """
-    extension: dict[str, Any] = {
-        "marked": all(piece.marked for piece in pieces), "receipts": [piece.receipt for piece in pieces],
-    }  # fmt: skip
-    if any(piece.continuation for piece in pieces):
-        extension["continuations"] = [piece.continuation or None for piece in pieces]
-    return {"caw": extension}
 
 
 @dataclass(frozen=True)

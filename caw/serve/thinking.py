@@ -51,3 +51,9 @@ class Thinking:
             text = self.calls.text(tokens[-TAIL:], skip_special_tokens=False)
             self.inside = text.rfind(CALL) > max(text.rfind(CALLED), text.rfind(CLOSE))
         return self.inside
+
+
+def answer_of(text: str, thinking: Thinking) -> str:
+    """Return a text without the section at its beginning, if that ends. thinking: as it was before the text."""
+    opened = thinking.inside or (not thinking.thought and text.lstrip().startswith(OPEN))
+    return text.split(CLOSE, 1)[-1] if opened else text

@@ -88,10 +88,7 @@ class TokenScores:
 
 
 def native_scores(values: torch.Tensor, seeds: torch.Tensor, ids: torch.Tensor, *, races: bool) -> TokenScores:
-    """Return the scores of tokens int64 [n] whose words depend on seeds int64 [n, E] besides the token.
-
-    A race tests a context once, as vLLM counts too; a list tests each token behind it.
-    """
+    """Return scores of tokens int64 [n] by seeds int64 [n, E] and themselves; a race tests a context once, as vLLM."""
     evidence = seeds if races else space_of(ids).concatenate([seeds, ids[:, None]], 1)
     return TokenScores(values, evidence, ids == ids, None, evidence if races else None)
 
@@ -137,9 +134,7 @@ class Native:
 
 @dataclass(frozen=True)
 class Signature(ABC):
-    """What a detector looks for under one key: a watermark, or the parts of a rule. Frozen and compared by value; its
-    key never appears in repr.
-    """
+    """What a detector looks for under one key, frozen and compared by value: a watermark, or the parts of a rule."""
 
     key: int | str | bytes = field(repr=False)
 
@@ -198,9 +193,7 @@ class Signature(ABC):
         return False
 
     def with_vocabulary(self: S, vocab_size: int) -> S:
-        """Return this watermark for a model of `vocab_size` logits; the same object if the format does not depend on
-        it.
-        """
+        """Return this watermark for a model of `vocab_size` logits; itself if the format does not depend on it."""
         return self
 
     def with_key(self: S, key: Any) -> S:
@@ -221,7 +214,6 @@ class Signature(ABC):
 
     @property
     def code(self) -> PayloadCode | None:
-        """The code of the payload, or None."""
         return None
 
 
@@ -350,9 +342,7 @@ class Watermark(Signature):
         """
 
     def candidates(self, position: Position, max_strength: float, *, native: bool) -> Ladder:
-        """Return `ladder`, by a kernel if there is one and native is true; candidates, counts and reached needs are
-        equal.
-        """
+        """Return `ladder`, by a kernel if there is one and native is true: the same candidates, counts and needs."""
         if native and self.native is not None:
             return self.native.ladder(position, self.rule, self.full, max_strength)
         return self.ladder(position, max_strength)
@@ -391,9 +381,7 @@ class Watermark(Signature):
         return contexts_of(ids, self.window)
 
     def check_strength(self, max_strength: float) -> None:
-        """Raise ValueError if the ladder cannot support strengths up to `max_strength`, or if the payload is
-        missing.
-        """
+        """Raise ValueError if the ladder cannot support strengths up to `max_strength`, or the payload is missing."""
         if self.rule == "top_k" and max_strength * self.full > RECORD_SIZE:
             raise ValueError(
                 f"strength * top_k must be at most {RECORD_SIZE}, got {max_strength:g} * {self.full:g}; "

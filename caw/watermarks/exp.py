@@ -5,13 +5,14 @@ uniform. Token t has race value log p_t - log(-log F_t), which orders tokens as 
 float64 because F^(1/p) underflows. Strength either shortens the list of racing tokens ("top_k", the paper's K') or
 scales the noise ("scale"). A token's score is -log(1 - F), Gamma(1, 1) distributed on unmarked text.
 
-Formats of other systems: "markllm" is MarkLLM's EXP (`formats.uniforms`), "vllm-dual" is vLLM's dual-key Gumbel
-watermark (`formats.dual_key`).
+Formats of other systems: "markllm" is MarkLLM's EXP and "vllm-dual" vLLM's dual-key Gumbel watermark
+(`formats.uniforms`), "sglang" SGLang's Gumbel watermark (`formats.murmur`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -21,14 +22,16 @@ from caw.defaults import FREE_NATS, TOP_K_EXP
 from caw.ladder import Ladder, Rule, race_ladder_ref
 from caw.op_indices import RACE_SCALE, RACE_TOP_K
 from caw.record import RECORD_SIZE
+from caw.watermarks import keys
 from caw.watermarks.base import Position
+from caw.watermarks.formats.murmur import MurmurRace
 from caw.watermarks.formats.symbols import SymbolRace
 from caw.watermarks.formats.uniforms import DualKeyRace, GeneratorRace
 from caw.watermarks.payload import MAX_BITS, make_payload
 from caw.watermarks.race import Race, RaceScheme
 from caw.watermarks.scheme import Formatted
 
-FORMATS = ("vllm-dual", "markllm")
+FORMATS = ("vllm-dual", "markllm", "sglang")
 MAX_WIDTH = 64
 MAX_FREE = 1e4  # nats
 PAYLOAD_SYMBOLS = 4  # keys among which a payload chooses
@@ -39,7 +42,7 @@ class EXP(Formatted):
     """The exponential (Gumbel) watermark.
 
     Args:
-        key: int below 2^64, text or bytes.
+        key: int below 2^64, text or bytes; format "sglang": also a list of its two keys.
         top_k: with strength="top_k", number of tokens that race at strength 1.
         strength: the parameter that strength scales: "top_k" is the number of tokens that race, "scale" the weight of
             the noise. "scale" at strength 1, under a policy without look-ahead, is the one setting that does not
@@ -49,11 +52,11 @@ class EXP(Formatted):
         context_width: number of tokens that seed the race.
         deduplicate: leave a token unmarked if its context has already occurred in this output. Format "markllm" ignores
             it, because MarkLLM marks every token.
-        format: "native", "vllm-dual" or "markllm".
+        format: "native", "vllm-dual", "markllm" or "sglang".
         vocab_size: MarkLLM takes products modulo the size of the model's logits. `generate` fills it in.
         temperature: divides the logits that race, in addition to the sampling temperature. MarkLLM races at 0.7 in its
             repository and at 1 in its releases on PyPI. Detection does not depend on it.
-        alpha: share of key B, format "vllm-dual" only.
+        alpha: share of key B, with two keys: format "vllm-dual", and "sglang" (1 - its `mixing_probability`).
         free: nats of the free beginning: the first tokens of a text that is drawn are drawn without the key, from the
             text's own seed, until their surprisals reach `free` (at most `FREE_TOKENS` tokens); from the next token on
             the key draws. So another draw of a prompt begins alike with a chance of at most e^-free. None = log 64
@@ -65,6 +68,7 @@ class EXP(Formatted):
     Raises TypeError or ValueError naming the argument, and ImportError for a payload without reedsolo.
     """
 
+    key: int | str | bytes | Sequence[int] = field(repr=False)  # type: ignore[assignment]
     top_k: int = TOP_K_EXP
     strength: Literal["top_k", "scale"] = "top_k"
     context_width: int = 4
@@ -78,6 +82,20 @@ class EXP(Formatted):
     payload_bits: int = 0
 
     name: ClassVar[str] = "exp"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.key, (list, tuple)):
+            return super().__post_init__()
+        if self.format != "sglang" or len(self.key) != 2:
+            raise ValueError(
+                f"key must be one key, or two with format 'sglang', got {len(self.key)} with format {self.format!r}"
+            )
+        object.__setattr__(self, "key", tuple(map(keys.normalize_key, self.key)))
+        self.validate()
+
+    @property
+    def secret(self) -> int:
+        return keys.joined(self.key) if isinstance(self.key, tuple) else super().secret
 
     def validate(self) -> None:
         self.require_format(*FORMATS)
@@ -97,6 +115,9 @@ class EXP(Formatted):
         payload = make_payload(self.payload, self.payload_bits, PAYLOAD_SYMBOLS, self.format, self.secret)
         if self.format == "vllm-dual":
             return DualKeyRace(self.secret, self.context_width, self.alpha)
+        if self.format == "sglang":
+            pair = self.key if isinstance(self.key, tuple) else (self.secret,)
+            return MurmurRace(pair, self.context_width, self.alpha)
         if self.format == "markllm":
             return GeneratorRace(self.format, self.secret, self.context_width, self.vocab_size)
         if payload:
@@ -141,10 +162,7 @@ class EXP(Formatted):
         return self.deduplicate and not self.scheme.marks_repeats
 
     def ladder(self, position: Position, max_strength: float) -> Ladder:
-        """Return every token that wins as strength grows.
-
-        The race leaves the sampling noise out, so that at strength 1 it is the watermark's own.
-        """
+        """Return every token that wins as strength grows, without sampling noise: strength 1 is the watermark's."""
         record, race = position.record, self._race(position)
         op = ops.race_ladder if position.fixed else race_ladder_ref
         found = op(record.values, record.ids, race, self.full, max_strength, self.races_whole)

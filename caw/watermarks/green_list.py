@@ -110,10 +110,7 @@ class GreenList(Watermark):
 
 
 class GreenScheme(Scheme):
-    """A scheme of green lists.
-
-    width: the context's width as the format counts it, which may include the candidate.
-    """
+    """A scheme of green lists. width: the context's as the format counts it, perhaps with the candidate."""
 
     width: int
 
@@ -131,7 +128,6 @@ class GreenScheme(Scheme):
         """As `GreenList.green_vocabulary`."""
 
     def green_wanted(self, context: torch.Tensor, vocab_size: int, wanted: torch.Tensor) -> torch.Tensor:
-        """As `GreenList.green_wanted`."""
         return self.green_vocabulary(context, vocab_size)
 
     def likeliest_green(
@@ -155,9 +151,7 @@ class FormattedList(Formatted, GreenList):
         return self.subkeys
 
     def under_subkey(self: L, number: int) -> L:
-        """The watermark under sub-key `number` in [0, subkeys) alone, derived behind the key of its lists; itself, if
-        it has one.
-        """
+        """The watermark under sub-key `number` in [0, subkeys) alone, behind its lists' key; itself if it has one."""
         require_int("number", number, 0, self.subkeys - 1)
         if self.subkeys == 1:
             return self

@@ -1,7 +1,5 @@
 """Keys: from the user's key to derived keys, and to the id that logs may show."""
 
-from __future__ import annotations
-
 import hashlib
 import numbers
 import re
@@ -16,14 +14,11 @@ BLANK = "key must have a visible character, got an empty or blank text; pass a s
 
 
 def derive_key(key: int, domain: bytes) -> int:
-    """Derive a key for one purpose: first 8 bytes, big-endian, of sha256(domain + the user's key as 8 bytes
-    big-endian).
-    """
+    """Derive a key for one purpose: first 8 bytes, big-endian, of sha256(domain + key as 8 bytes big-endian)."""
     return int.from_bytes(hashlib.sha256(domain + key.to_bytes(8, "big")).digest()[:8], "big")
 
 
 def signed(key: int) -> int:
-    """Return the same 64 bits as torch's int64."""
     return key - (key >> 63 << 64)
 
 
@@ -106,8 +101,11 @@ def key_text(key: str) -> str:
     return unicodedata.normalize("NFC", key)
 
 
+def joined(several: tuple[int, ...]) -> int:
+    """Return one number for several keys, to derive `key_id` from."""
+    return int.from_bytes(hashlib.sha256(repr(several).encode()).digest()[:8], "big")
+
+
 def key_id(key: int) -> str:
-    """Return eight hex digits that identify a key in logs and reports. They do not contain it, but allow checking a
-    guess.
-    """
+    """Return eight hex digits that name a key in logs; they do not contain it, but allow checking a guess."""
     return hashlib.sha256(b"caw/key-id" + key.to_bytes(8, "big")).hexdigest()[:8]

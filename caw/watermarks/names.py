@@ -30,7 +30,6 @@ WATERMARKS = {
 
 
 def watermark_class(name: str) -> type[Signature]:
-    """Return the class of a name in WATERMARKS."""
     entry = WATERMARKS[name]
     found: type[Signature] = getattr(importlib.import_module(entry.module), entry.class_name)
     return found
@@ -54,17 +53,12 @@ def said_of(watermark: Signature) -> dict[str, Any]:
 
 
 def watermark_from(said: Mapping[str, Any], key: int | str | bytes) -> Signature:
-    """Build the watermark that `said_of` described, under a key. KeyError, TypeError or ValueError for anything
-    else.
-    """
+    """Build the watermark that `said_of` described, under a key. KeyError, TypeError or ValueError for another."""
     return watermark_class(said["name"])(key, **{name: value for name, value in said.items() if name != "name"})
 
 
 def reads_alike(one: Signature, other: Signature) -> bool:
-    """Return whether a detector would run the same test for both, given equal keys: they differ at most in strength.
-
-    They differ in strength at most, and the detector tries as many sub-keys or more.
-    """
+    """Return whether a detector of one reads the other, given equal keys: as strong or not, with enough sub-keys."""
     told = []
     for said in (said_of(one), said_of(other)):
         # generation fills vocab_size in

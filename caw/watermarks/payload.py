@@ -91,7 +91,6 @@ class PayloadCode:
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks, that of the high bits first."""
         if self.bits <= BLOCK_BITS:
             return (Block(self.bits, self.r),)
         return Block(self.bits - BLOCK_BITS, self.r), Block(BLOCK_BITS, self.r)
@@ -162,10 +161,7 @@ class Bits:
 
 
 def make_payload(message: int | None, bits: int, r: int, format_name: str, secret: int) -> Bits | None:
-    """Build the payload of a watermark's parameters, None for 0 bits; a message of None is for readers.
-
-    Raises TypeError or ValueError where they do not go together.
-    """
+    """Build the payload, None for 0 bits; message None is for readers. TypeError or ValueError for misfits."""
     require_int("payload_bits", bits, 0, MAX_BITS)
     if bits:
         require("reedsolo", "payloads")

@@ -39,9 +39,7 @@ class Scheme(ABC):
         self.window, self.keys = window, keys
 
     def placed(self: S, device: torch.device) -> S | None:
-        """Return the same scheme with marking's tables on the device, so that calls move nothing; None if some part of
-        marking would run elsewhere.
-        """
+        """Return the scheme with marking's tables on the device; None if some part of marking would run elsewhere."""
         return self
 
     def check_readable(self) -> None:

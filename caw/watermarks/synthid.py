@@ -19,7 +19,6 @@ rejected (`shared_places`), as are tables so small that chance patterns in them 
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -101,7 +100,7 @@ class SynthID(Watermark):
     @property
     def secret(self) -> int:
         """One number for all keys, to derive `key_id` from."""
-        return int.from_bytes(hashlib.sha256(repr(self.keys).encode()).digest()[:8], "big")
+        return keys.joined(self.keys)
 
     @property
     def marks_ends(self) -> bool:

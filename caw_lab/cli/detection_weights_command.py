@@ -209,9 +209,7 @@ def _show(about: dict[str, Any]) -> None:
 
 @dataclass
 class MarkedLines:
-    """texts: (or ids) by watermark. how: watermark and policy of each good line. bad: number of unusable lines, each
-    reported.
-    """
+    """texts: (or ids) by watermark. how: watermark and policy of good lines. bad: number of bad lines, reported."""
 
     texts: dict[Watermark, list[Any]] = field(default_factory=dict)
     how: list[tuple[Any, Any]] = field(default_factory=list)
@@ -229,9 +227,7 @@ class MarkedLines:
             raise ValueError(f"lines must name one of caw's policies, got {described}; generate them again") from error
 
     def as_strong(self) -> dict[Watermark, list[Any]]:
-        """Texts by watermark, each at the strength that its lines record, which the detector's settings need not
-        have.
-        """
+        """Texts by watermark, each at the strength that its lines record, whatever the detector's settings are."""
         described = self._one("watermark", [watermark for watermark, _ in self.how])
         strong = {name: described[name] for name in STRONG if name in described}
         return {replace(mark, **strong): texts for mark, texts in self.texts.items()}

@@ -121,10 +121,7 @@ def _ranker_place(ranker: str | None, device: str | None, quantization: str | No
 
 
 def config_of_run(folder: Path) -> Config:
-    """Read the config in a run's folder.
-
-    Raises FileNotFoundError if there is none, ValueError if the texts were not made by it, e.g. with another CAW_KEY.
-    """
+    """Read a run's config. FileNotFoundError for none, ValueError if texts are not its (another CAW_KEY)."""
     from caw_lab.evaluation.config_file import read_config
     from caw_lab.evaluation.preflight import check_cells
     from caw_lab.evaluation.store import Store

@@ -1,7 +1,5 @@
 """`caw evaluate evaluator`: how well an evaluator identifies key tokens."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """`caw evaluate perplexity`: perplexity of a run's texts under a second model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

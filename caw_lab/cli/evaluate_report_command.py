@@ -1,7 +1,5 @@
 """`caw evaluate report`: the tables and figures of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,6 +1,4 @@
-"""`caw evaluate run`: models x tasks x watermarks x policies x keys, from a YAML file. Can be interrupted at any
-time.
-"""
+"""`caw evaluate run`: models x tasks x watermarks x policies x keys, from a YAML file. May be interrupted."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """`caw label`: a label file of key segments for reference answers: offsets only, one document per line."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -21,6 +19,7 @@ from caw.io.jsonl import JsonlWriter
 from caw.io.progress import Bar
 from caw.io.show import shown_variable
 from caw.requirements import require
+from caw_lab.training.endpoint import Endpoint
 from caw_lab.training.labelers import EndpointLabeler, Labeler, LabelError, LexicalLabeler
 from caw_lab.training.labelers.base import label_documents, label_line, read_documents
 from caw_lab.training.labelers.lexical import KINDS
@@ -107,9 +106,11 @@ def label(
                 if model is None:
                     raise ValueError("labeler openai requires --model, got none; name the endpoint's model")
                 key = _endpoint_key(key_env, base_url)
-                marker = EndpointLabeler(
-                    model, key, base_url, timeout=timeout, retries=retries, requests_per_minute=rate, schema=schema
-                )
+                endpoint = Endpoint(
+                    model, key, base_url, timeout=timeout, retries=retries, requests_per_minute=rate,
+                    purpose="labels from an endpoint",
+                )  # fmt: skip
+                marker = EndpointLabeler(endpoint, schema)
             todo = _missing(writer, marker, chosen)
             if isinstance(marker, EndpointLabeler) and todo:
                 _confirm(len(todo), yes)
@@ -117,7 +118,8 @@ def label(
             write_text(output.with_suffix(".json"), json.dumps(made, indent=1) + "\n")
             failed = run(marker, todo, writer, workers)
         if isinstance(marker, EndpointLabeler) and todo:
-            complain(f"endpoint usage: {marker.used[0]} input tokens, {marker.used[1]} output tokens")
+            used = marker.endpoint.used
+            complain(f"endpoint usage: {used[0]} input tokens, {used[1]} output tokens")
         complain(f"{output} holds {len(chosen) - failed} of {len(chosen)} documents")
     if failed:
         raise typer.Exit(BAD_LINES)

@@ -1,7 +1,5 @@
 """`caw train-evaluator`: train an evaluator for a model, from reference answers with key segments."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from dataclasses import replace

@@ -82,9 +82,7 @@ class Source(Protocol):
 
 
 def current_scores(scores: Iterable[Score]) -> list[Score]:
-    """Return the scores without those of attacks on texts that have changed since; `caw evaluate attack` recomputes
-    them.
-    """
+    """Return the scores but those of attacks on texts that have changed; `caw evaluate attack` recomputes these."""
     every = list(scores)
     place = lambda s: (s.cell, s.watermark, s.key, s.source, s.id)  # noqa: E731
     texts = {place(score): score.of for score in every if score.attack == "none"}

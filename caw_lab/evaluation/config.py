@@ -4,8 +4,6 @@
 are never written to a file.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import hashlib
 import os
@@ -81,11 +79,7 @@ class PolicySpec:
     found: dict[str, Any] = field(default_factory=dict)
 
     def for_watermark(self, name: str, kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return (the policy's parameters, the watermark's strength) for this watermark.
-
-        Raises ValueError if the policy sets the strength of other watermarks but not of this one, which would make soft
-        and hard the same.
-        """
+        """Return (parameters, strength) for this watermark. ValueError if only others' strengths are set."""
         own = self.by_watermark.get(name, {})
         merged = {**self.parameters, **own}
         known, strengths = POLICIES[self.kind].parameters, WATERMARKS[kind].strength
@@ -123,10 +117,7 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class CellPlan:
-    """One cell: a model, a task, a watermark, a policy and a key number; the last three are None for unmarked texts.
-
-    count: how many questions, None = all of the task.
-    """
+    """A model, task, watermark, policy and key number, three None if unmarked. count: questions, None = all."""
 
     model: str
     task: str
@@ -164,11 +155,7 @@ class Config:
     text: str = field(default="", repr=False, compare=False)
 
     def key(self, number: int) -> int:
-        """Return the key with this number, below 2^64. It is secret only if derived from CAW_KEY; otherwise `seed`
-        determines it.
-
-        Raises ValueError for a CAW_KEY that is blank or not UTF-8.
-        """
+        """Return the key with this number, below 2^64, secret only if of CAW_KEY (ValueError if blank or not UTF-8)."""
         secret = os.environ.get("CAW_KEY")
         root = f"key:{key_text(secret)}" if secret else f"seed:{self.seed}"
         return int.from_bytes(hashlib.sha256(f"caw/evaluate/{root}/{number}".encode()).digest()[:8], "big")
@@ -181,10 +168,7 @@ class Config:
         return spec.build(self.key(plan.key), strength)
 
     def policy_parameters(self, plan: CellPlan) -> dict[str, Any]:
-        """Return the parameters of a marked cell's policy.
-
-        Those of a capacity policy are complete, so that a cell records its settings even if defaults change.
-        """
+        """Return a marked cell's policy parameters, a capacity policy's complete, so that defaults may change."""
         assert plan.watermark is not None and plan.policy is not None
         spec = self.policies[plan.policy]
         parameters, _ = spec.for_watermark(plan.watermark, self.watermarks[plan.watermark].kind)
@@ -201,11 +185,7 @@ class Config:
         return self.policies[plan.policy].build(parameters, parameters.get("evaluator"))
 
     def settings(self, plan: CellPlan) -> Settings:
-        """Return the generation settings of a cell: the config's, overridden by its task; unmarked texts are not
-        tested.
-
-        Raises TypeError or ValueError for settings of a task, or a policy's `found`, that cannot be.
-        """
+        """Return a cell's settings: the config's, then its task's; unmarked texts are not tested. Type-, ValueError."""
         task = self.tasks[plan.task]
         asked = replace(self.generation, **task.generation)
         if plan.policy is None:

@@ -1,9 +1,4 @@
-"""The YAML file of `caw evaluate run`.
-
-Every name in it is checked before a model is loaded; an error lists the names that are known.
-"""
-
-from __future__ import annotations
+"""The YAML file of `caw evaluate run`. Names are checked before a model is loaded; an error lists the known."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -41,10 +36,7 @@ OF_TASK = tuple(name for name in GENERATION if name != "batch_size")
 
 
 def read_config(path: str | Path) -> Config:
-    """Read the config in a YAML file.
-
-    Raises ImportError without pyyaml, OSError for an unreadable file, ValueError for invalid content.
-    """
+    """Read the config in a YAML file. ImportError without pyyaml, OSError, or ValueError for invalid content."""
     return parse_config(read_text(path, translate=True), str(path))
 
 
@@ -66,10 +58,7 @@ def parse_config(text: str, where: str = "config") -> Config:
 
 
 def config_of(value: Any, where: str = "config") -> Config:
-    """Build the config of a mapping. Raises ValueError for unknown and missing names.
-
-    `Config.check` checks the parameters of watermarks and policies.
-    """
+    """Build a mapping's config. ValueError for unknown and missing names; `Config.check` checks parameters."""
     top = _mapping(value, where)
     _only(top, where, [f.name for f in fields(Config) if f.name != "text"])
     for name in ("output", "models", "tasks"):

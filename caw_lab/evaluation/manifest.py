@@ -1,7 +1,5 @@
 """The manifest of a cell: everything its texts share and depend on, according to the config."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checks before a run: its texts can be generated and measured, and earlier ones still match the config."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from caw.models.device import resolve_device

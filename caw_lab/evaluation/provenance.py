@@ -1,7 +1,5 @@
 """Provenance of texts: digests of weights, versions, commit, command. Never a key."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

@@ -6,17 +6,13 @@ Its results can be computed again from it:
       config.yaml, attacks.json     as in the run's folder
       results.json.xz         results.json of the run's folder, compressed
       cells.json              per cell its manifest and runs; the records of these runs; planned cells without texts
-      answers.columns.xz      for each answer its cell and the fields of `Answer`, by column (caw/io/columns.py)
+      answers.columns.xz      for each answer its cell and the fields of `Answer`, by column (packed_files.py)
       scores.columns.xz, perplexity.columns.xz    the lines of the run's folder by column, without `of` (only scores of
                               the current texts are copied)
-
-Older copies have lines (answers.jsonl.xz), and are read as before.
 
 Numbers are not rounded, so tables and results come out digit by digit: two p-values may differ in their last bit only,
 and an AUROC sees that (p-values of 10 digits changed the fourth digit of some). Nothing can be added to a copy.
 """
-
-from __future__ import annotations
 
 import json
 from collections import defaultdict
@@ -26,13 +22,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from caw.io import json_files
-from caw.io.columns import small, to_columns
-from caw.io.json_files import parse, read_json, read_lines, replace_file
+from caw.io.json_files import read_json, replace_file
 from caw_lab.evaluation.answers import Answer, CellAnswers
 from caw_lab.evaluation.config import CellPlan
 from caw_lab.evaluation.metrics.judge import PERPLEXITY_FILE
 from caw_lab.evaluation.metrics.scoring import Scorer
+from caw_lab.evaluation.packed_files import compress, forms_of, parse, read_lines, small, to_columns
 from caw_lab.evaluation.store import SCORES_FILE, Score, Store
 
 CELLS_FILE, ANSWERS_FILE = "cells.json", "answers.jsonl"
@@ -40,7 +35,7 @@ AS_THEY_ARE = ("attacks.json", "config.yaml")
 LINES = (ANSWERS_FILE, SCORES_FILE, PERPLEXITY_FILE)
 PUBLISHED = (
     "results.json", "results.json.xz", CELLS_FILE, *AS_THEY_ARE,
-    *(form.name for name in LINES for form in json_files.forms_of(Path(name))),
+    *(form.name for name in LINES for form in forms_of(Path(name))),
 )  # fmt: skip
 
 
@@ -55,7 +50,6 @@ class Published:
 
     @cached_property
     def about(self) -> dict[str, Any]:
-        """The content of cells.json."""
         found = read_json(self.folder / CELLS_FILE)
         if found is None:
             raise FileNotFoundError(
@@ -75,7 +69,6 @@ class Published:
         return list(self.about["not_begun"])
 
     def plans(self) -> list[CellPlan]:
-        """The plan of each cell, in order."""
         return [
             CellPlan(*(about[name] for name in ("model", "task", "watermark", "policy", "key")))
             for about in self.manifests.values()
@@ -83,7 +76,6 @@ class Published:
 
     @cached_property
     def lines(self) -> dict[str, list[Answer]]:
-        """Answers by cell name."""
         found: dict[str, list[Answer]] = defaultdict(list)
         path = self.folder / ANSWERS_FILE
         for line in read_lines(path):
@@ -102,7 +94,6 @@ class Published:
 
 
 def is_published(folder: Path) -> bool:
-    """Return whether a folder is a published copy."""
     return (folder / CELLS_FILE).is_file()
 
 
@@ -152,7 +143,7 @@ def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     The digest only tells whether a text has changed, and cannot be compressed: files were a sixth larger with it.
     """
     content = to_columns({name: value for name, value in line.items() if name != "of"} for line in lines)
-    *others, packed = json_files.forms_of(path)
-    replace_file(packed, json_files.compress(content))
+    *others, packed = forms_of(path)
+    replace_file(packed, compress(content))
     for other in others:
         other.unlink(missing_ok=True)  # of an earlier version; readers could not tell which one counts

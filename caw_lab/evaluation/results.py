@@ -1,7 +1,5 @@
 """results.json: a row per key, a row over all keys, comparisons of policies, and accuracy at equal detection."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -160,9 +158,7 @@ class Results:
             }
 
     def outcomes(self, group: Group, ids: Sequence[str], keys: Sequence[int]) -> Outcomes:
-        """Return a group's outcomes at these questions under these keys; unmarked texts have no key and take [] for
-        `keys`.
-        """
+        """Return a group's outcomes at these questions under these keys; unmarked texts take [] for `keys`."""
         plans = [plan for plan in self.groups[group] if plan.key is None or plan.key in keys]
         place = {name: i for i, name in enumerate(ids)}
         correct = np.zeros((len(ids), len(plans)))
@@ -191,9 +187,7 @@ class Results:
         return dict(found)
 
     def strength(self, group: Group) -> float | None:
-        """Return the strength of a fixed policy, which orders the curve: 0 for unmarked texts, None for other
-        policies.
-        """
+        """Return a fixed policy's strength, which orders the curve: 0 for unmarked texts, None for other policies."""
         _, _, watermark, policy = group
         if watermark is None or policy is None:
             return 0.0
@@ -202,7 +196,7 @@ class Results:
         if kind != "fixed":
             return None
         mark_kind, mark = _kind(manifest["watermark_parameters"])
-        names, built = WATERMARKS[mark_kind].strength, WatermarkSpec(mark_kind, mark).build(key=0)
+        names, built = WATERMARKS[mark_kind].strength, WatermarkSpec(mark_kind, mark).build(key=1)
         fixed = PolicySpec(kind).build(parameters, None)
         return float(fixed.max_strength * (getattr(built, names[0]) if names else 1.0))
 
@@ -216,7 +210,6 @@ class Results:
             yield (model, task, None, None), groups
 
     def graded(self, group: Group) -> bool:
-        """Return whether its task has right answers."""
         return any(g.correct is not None for plan in self.groups[group] for g in self.answers(plan))
 
     def shared(self, groups: Sequence[Group]) -> tuple[list[str], list[int]]:
@@ -240,9 +233,7 @@ class Results:
         return sorted(kept)
 
     def comparisons(self) -> Iterator[dict[str, Any]]:
-        """Compare every two policies of one watermark, and each policy with unmarked texts: the first minus the
-        second.
-        """
+        """Compare every two policies of a watermark, and each with unmarked texts: the first minus the second."""
         for bare, groups in self.families():
             pairs = [(g, bare) for g in groups if bare in self.groups] + [(b, a) for a, b in combinations(groups, 2)]
             for a, b in pairs:
@@ -288,9 +279,7 @@ def _read(positives: Sequence[Score], negatives: Sequence[Score], people: Sequen
 
 
 def _spread(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the standard deviation between keys of numbers that every key has; intervals over questions do not show
-    it.
-    """
+    """Return the standard deviation between keys of numbers that all keys have; intervals do not show it."""
     found = {name: [row[name] for row in rows if row.get(name) is not None] for name in REPEATED}
     return {name: float(np.std(values, ddof=1)) for name, values in found.items() if len(values) == len(rows)}
 
@@ -318,7 +307,6 @@ def _style(styles: Sequence[Style]) -> dict[str, float]:
 
 
 def _share(values: Iterable[bool]) -> float | None:
-    """Return the share, None for no values."""
     known = list(values)
     return float(np.mean(known)) if known else None
 

@@ -5,8 +5,6 @@ questions by number (modulo the world size), so no two of them take the same one
 run also does what the others had left.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -161,10 +159,7 @@ class Runner:
         return Scorer(self.config, self.store)
 
     def score(self, *, again: bool = False) -> None:
-        """Score every cell of the plan that has texts and write results.json; `again` replaces earlier scores too.
-
-        Raises ValueError if texts do not match the config.
-        """
+        """Score every cell with texts, write results.json; `again` replaces scores. ValueError for another config."""
         plans = self.plan()
         check_cells(self.config, self.store, self.config.plan())
         require_for(self.config, plans)
@@ -220,9 +215,7 @@ class Runner:
         return self.loaded
 
     def manifest(self, plan: CellPlan, loaded: Loaded, mark: Signature | None, policy: Policy | None) -> dict[str, Any]:
-        """Return what every text of a cell shares and depends on. All its processes and runs agree on it; it has no
-        key.
-        """
+        """Return what every text of a cell depends on, without a key; all its processes and runs agree on it."""
         made = planned_manifest(self.config, plan)
         made |= {"model_sha256": loaded.sha256, "dtype": str(loaded.model.dtype).removeprefix("torch.")}
         if mark is not None and mark.foreign:  # its lists cover the vocabulary; the detector must know how large it is

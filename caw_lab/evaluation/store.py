@@ -13,8 +13,6 @@ Progress is stored in the lines alone: a question is done if and only if a line 
 twice. Each process writes its own files; reading merges them. scores.jsonl and results.json are replaced as a whole.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -25,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from caw.io.files import locked
-from caw.io.json_files import parse, read_json, read_lines, replace_file, write_json, write_lists
+from caw.io.json_files import replace_file, write_json
 from caw.io.jsonl import JsonlWriter, encode, line_id
+from caw_lab.evaluation.packed_files import parse, read_json, read_lines, write_lists
 
 MADE_BY = "caw evaluate run"
 SCORES_FILE = "scores.jsonl"
@@ -82,9 +81,7 @@ class TextGroup:
     attack: str = "none"
 
     def unscored(self, texts: Iterable[Text], known: Mapping[Identity, str]) -> list[Text]:
-        """Return the texts of this group without a score, or with one of another text. known: `Score.of` by
-        identity.
-        """
+        """Return this group's texts without a score, or with one of another text. known: `Score.of` by identity."""
         return [(name, text) for name, text in texts if known.get(identity_of(self, name)) != text_digest(text)]
 
 
@@ -198,10 +195,7 @@ class Cell:
 
 
 class Store:
-    """An evaluation's folder; created if missing.
-
-    Raises ValueError where the path is a file.
-    """
+    """An evaluation's folder; created if missing. Raises ValueError where the path is a file."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -267,9 +261,7 @@ class Store:
 
 
 def comparable(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a manifest without derived values and mere names: an evaluator counts by its digest, not by its file's
-    name.
-    """
+    """Return a manifest without derived values and names: an evaluator counts by digest, not by file name."""
     kept = dict(manifest)
     for name, derived in (("policy_parameters", "evaluator"), ("watermark_parameters", "vocab_size")):
         if kept.get(name):

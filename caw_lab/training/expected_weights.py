@@ -5,8 +5,6 @@ capacity) / theta. The mean over a token id is the expected mark there and, for 
 the optimal weight up to a factor (locally most powerful test). Rare ids are shrunk towards their class mean.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

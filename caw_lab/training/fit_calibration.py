@@ -1,7 +1,5 @@
 """Fit the calibration of `ReaderWeights` for unknown prompts, on texts marked with other keys."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

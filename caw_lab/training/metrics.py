@@ -4,8 +4,6 @@ F1 alone is misleading if most tokens are key (calling every token key already h
 judge by AUROC and average precision. Uses scikit-learn, from the extra `eval`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,9 +23,7 @@ def _sklearn() -> Any:
 
 
 def auroc(key: np.ndarray, score: np.ndarray) -> float:
-    """Return the probability that a key token (bool [n]) has a higher score [n] than another; ties count half. Requires
-    both classes.
-    """
+    """Return how probably a key token (bool [n]) scores [n] above another, ties half. Requires both classes."""
     return float(_sklearn().roc_auc_score(key, score))
 
 
@@ -104,9 +100,7 @@ def document_interval(positions: Positions, score: np.ndarray, part: str | np.nd
 def interval(
     key: np.ndarray, score: np.ndarray, documents: np.ndarray, resamples: int = 1000, seed: int = 0
 ) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of an AUROC; whole documents (names or numbers [n]) are drawn, because their
-    tokens are not independent.
-    """
+    """Return an AUROC's 95 % bootstrap interval over whole documents [n]: their tokens are not independent."""
     names, group = np.unique(documents, return_inverse=True)
     rows = [np.flatnonzero(group == number) for number in range(len(names))]
     generator, aurocs = np.random.default_rng(seed), []

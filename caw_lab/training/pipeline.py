@@ -1,7 +1,5 @@
 """`caw train-evaluator`: from a label file and a model's name to saved evaluator weights with provenance."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import tempfile
@@ -101,7 +99,6 @@ def _specs_given(spec: FeatureSpec | Sequence[FeatureSpec] | None, line_ends: bo
 
 
 def labelled(labels: LabelFile) -> list[LabelledText]:
-    """Return labelled texts as used in training."""
     texts = read_labels(labels.path, labels.data_dir)
     return texts if labels.statement is None else [restate(text, labels.statement) for text in texts]
 

@@ -45,9 +45,7 @@ class Positions:
 
     @classmethod
     def create(cls, folder: Path, rows: np.ndarray, tokens: int) -> Positions:
-        """Create empty arrays for documents of `rows` rows each and `tokens` tokens in total; `close` completes the
-        folder.
-        """
+        """Create empty arrays for documents of `rows` rows and `tokens` tokens in all; `close` completes the folder."""
         folder.mkdir(parents=True, exist_ok=True)
         for name in ("meta.json", "bounds.npy"):
             (folder / name).unlink(missing_ok=True)
@@ -103,9 +101,7 @@ class Positions:
 
     @property
     def agree(self) -> np.ndarray:
-        """Whether the model's own choice a_0 is the reference token, bool [N]: there features equal those of
-        decoding.
-        """
+        """Whether the model's own choice a_0 is the reference token, bool [N]: features there are decoding's."""
         return np.asarray(self.arrays["ids"][:, 0][self.arrays["row"]] == self.arrays["token"])
 
     @property
@@ -154,19 +150,14 @@ class Positions:
 
 
 def _take_room(path: Path) -> None:
-    """Reserve all of a file's blocks: on a full disk, writing to a hole in a mapped file kills the process (SIGBUS).
-
-    Raises OSError if the disk has no room for it.
-    """
+    """Reserve a file's blocks (OSError without room): on a full disk, writing to a mapped hole is fatal (SIGBUS)."""
     if hasattr(os, "posix_fallocate"):
         with naming(path), open(path, "r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def part_of(document: str) -> str:
-    """Return the part of the split that a document belongs to: by a hash of its name, the same for every model and
-    label file.
-    """
+    """Return the document's part of the split, by a hash of its name: the same for every model and label file."""
     place = int.from_bytes(hashlib.sha256(document.encode()).digest()[:8], "big") / 2**64
     for name, share in SPLIT.items():
         if place < share:

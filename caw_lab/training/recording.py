@@ -4,8 +4,6 @@ Texts are read by the teacher-forced pass (`caw.models.teacher`). Records are ma
 later by `FeatureSpec.assemble`: decoding's own code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

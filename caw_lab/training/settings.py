@@ -1,7 +1,5 @@
 """Options of training an evaluator; importing this needs no PyTorch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -6,8 +6,6 @@ Evaluator"): as printed it would push every capacity up, whatever the label. The
 that the text beside it names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -148,9 +146,7 @@ def _descend(
 
 
 def calibrate(network: Evaluator, features: torch.Tensor, key: torch.Tensor) -> float:
-    """Divide the network's logits by the temperature with the smallest cross-entropy, folded into its last layer in
-    place; return the temperature.
-    """
+    """Divide logits by the temperature of least cross-entropy, folded into the last layer; return it."""
     logits = _logits(network, features).double()
 
     def loss(log_temperature: float) -> float:

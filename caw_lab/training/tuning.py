@@ -5,8 +5,6 @@ theta protects. The detection rate can only be measured on watermarked texts: a 
 because a greater theta (less protection) and a greater beta (a stronger mark) can only make the mark easier to detect.
 """
 
-from __future__ import annotations
-
 import math
 import tempfile
 from collections.abc import Sequence
@@ -123,9 +121,7 @@ class Tuner:
         return float(np.mean(self.capacities >= theta))
 
     def theta_for(self, share: float) -> float:
-        """Return the greatest theta, truncated to 4 digits, that protects at least this share of tokens; 1 for share
-        0.
-        """
+        """Return the greatest theta, to 4 digits, that protects at least this share of tokens; 1 for share 0."""
         needed = math.ceil(share * len(self.capacities) - 1e-9)
         if needed <= 0:
             return 1.0
@@ -208,7 +204,6 @@ def _bisect(tuner: Tuner, settings: Sequence[tuple[float, float]], power: float)
 
 
 def _allowed(tuner: Tuner, theta: float, beta: float) -> bool:
-    """Return whether the watermark supports this setting's strength."""
     assert tuner.watermark is not None
     try:
         tuner.watermark.check_strength(CapacityPolicy(tuner.evaluator, theta, beta).max_strength)

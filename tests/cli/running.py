@@ -33,7 +33,6 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def assert_refused(result: Any, expected: str) -> None:
-    """Exit code 2, one line on stderr, no traceback, no key."""
     assert result.exit_code == 2, (result.stdout, result.stderr, result.exception)
     assert result.stderr.count("\n") == 1 and result.stderr.startswith("caw: ")
     assert expected in result.stderr, result.stderr

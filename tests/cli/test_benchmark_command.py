@@ -64,13 +64,6 @@ def test_sizes_say_what_options_do_not() -> None:
         BenchmarkSettings(**size)
 
 
-def test_quick_is_the_default() -> None:
-    done = run()
-    assert done.exit_code == 0, done.stderr
-    shown = [line.split()[0] for line in done.stdout.splitlines() if line.strip()]
-    assert {"plain", *SIZES["quick"]["modes"]} <= set(shown) and "2 rounds" in done.stdout
-
-
 def test_a_gpu_without_its_kernels_is_named_under_the_table() -> None:
     arguments = {"shapes": "tiny", "model": "", "dtype": "float32", "tokens": 4}
     machine = {"gpu": "H100", "threads": 1, "cuda_kernels": "no nvcc"}

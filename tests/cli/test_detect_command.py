@@ -25,7 +25,6 @@ def lines(*arguments: str) -> list[dict[str, Any]]:
 
 
 def marked_ids(watermark: Any, count: int, vocab_size: int = 300) -> list[int]:
-    """Ids of which three in four are green, without a model."""
     import torch
 
     ids = [5]
@@ -51,11 +50,13 @@ def test_watermarks_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "  - {name: ours, watermark: kgw, key_env: CAW_KEY}\n"
         "  - {name: old, watermark: kgw, key_env: SECOND_KEY}\n"
         "  - {name: partner, key: 15485863, format: transformers, vocab_size: 300}\n"
+        "  - {name: layers, watermark: synthid, key: [654, 400]}\n"
+        "  - {name: pair, watermark: exp, key: [0x0123456789abcdef, 7], format: sglang}\n"
     )
     source = corpus(tmp_path / "ids.jsonl", [marked_ids(caw.KGW(key=17), 80), list(range(80))], "ids")
     first, second = lines("--config", str(config), "--input", source, "--field", "ids")
     assert first["matches"] == ["old"] and first["is_watermarked"] and second["matches"] == []
-    assert set(first["results"]) == {"ours", "old", "partner"} and first["p_values"]["ours"] > 1e-3
+    assert set(first["results"]) == {"ours", "old", "partner", "layers", "pair"} and first["p_values"]["ours"] > 1e-3
     table = run("--config", str(config), "--input", source, "--field", "ids").stdout
     assert "old" in table and KEY not in table and "15485863" not in table
 
@@ -69,6 +70,7 @@ BAD_CONFIGS = [
     ("watermarks: [{key_env: CAW_NO_SUCH_VARIABLE}]", "environment variable CAW_NO_SUCH_VARIABLE must hold the key"),
     ("watermarks: [{key: 1, top_k: 3}]", "'top_k' is not a parameter of kgw"),
     ("watermarks: [{name: a, key: 1}, {name: a, key: 2}]", "must use each name once"),
+    ("watermarks: [{key: [1, 2]}]", "key must be an int below 2**64, a str or bytes, got list"),
     ("watermarks: [{key: 987654321, format: transformers}]", "requires vocab_size"),
     ("a: [", "is not valid YAML"),
 ]

@@ -4,14 +4,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cli.running import KEY, assert_refused, generate, read, run, write_prompts
+from cli.running import KEY, assert_refused, generate, run, write_prompts
 
 pytestmark = pytest.mark.usefixtures("environment")
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX files")
-BAD_ID = '{"id": "\\ud800", "prompt": "the sky", "text": "the sky"}\n'
 
 
 @pytest.fixture
@@ -73,59 +71,6 @@ def test_devices_are_refused(device: str, model: str, source: Path, tmp_path: Pa
         ("evaluate", "run", "--config", device),
     ]:  # fmt: skip
         assert_refused(run(*given), "is a device")
-
-
-def test_texts_have_an_end(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("caw.io.inputs.LONGEST", 1000)
-    monkeypatch.setattr("caw.io.inputs.read_bounded.__defaults__", (1000,))
-    long = "sky " * 300
-    (tmp_path / "long.txt").write_text(long)
-    assert_refused(run("detect", "--tokenizer", model, str(tmp_path / "long.txt")), "has more")
-    assert_refused(run("detect", "--tokenizer", model, "-", stdin=long), "stdin must have at most")
-    assert_refused(run("detect", "--tokenizer", model, "--text", "-", stdin=long), "stdin must have at most")
-    assert_refused(generate(model, "--prompt", "-", stdin=long), "stdin must have at most")
-    same = [run("detect", "--tokenizer", model, *given, stdin="the sky") for given in (("-",), ("--text", "-"))]
-    assert same[0].exit_code == 0 and same[0].stdout == same[1].stdout
-
-
-def test_an_id_that_no_line_can_hold_is_a_bad_line(model: str, tmp_path: Path) -> None:
-    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
-    prompts.write_text('{"id": "a", "prompt": "the sky"}\n' + BAD_ID + '{"id": "b", "prompt": "the sea"}\n')
-    given = ("-i", str(prompts), "-o", str(out))
-    for again in ((), ("--resume",)):
-        result = generate(model, *given, *again)
-        assert result.exit_code == 1 and f"{prompts}, line 2: id must be valid Unicode" in result.stderr
-        assert sorted(line["id"] for line in read(out)) == ["a", "b"]
-    assert out.read_bytes() == out.read_bytes().decode().encode()
-
-
-def test_a_page_is_whole_or_as_it_was(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    texts, page = tmp_path / "texts.jsonl", tmp_path / "page.html"
-    texts.write_text('{"id": "a", "text": "the sky is blue"}\n' + BAD_ID)
-    given = ("detect", "--tokenizer", model, "-i", str(texts), "--html", str(page))
-    result = run(*given)
-    assert result.exit_code == 1 and "line 2: id must be valid Unicode" in result.stderr
-    good = page.read_bytes()
-    assert good.endswith(b"</html>\n")
-
-    def broken(*arguments: Any) -> str:
-        raise ValueError("no page today")
-
-    monkeypatch.setattr("caw.detection.html_report._article", broken)
-    assert run(*given).exit_code == 2
-    assert page.read_bytes() == good and sorted(os.listdir(tmp_path)) == ["page.html", "texts.jsonl"]
-
-
-@posix
-def test_two_processes_on_one_output(model: str, tmp_path: Path) -> None:
-    from caw.io.jsonl import JsonlWriter
-
-    prompts, out = write_prompts(tmp_path / "prompts.jsonl", 2), tmp_path / "out.jsonl"
-    with JsonlWriter(out):
-        result = generate(model, "-i", str(prompts), "-o", str(out), "--resume")
-        assert_refused(result, f"{out} is being written by another process")
-    assert generate(model, "-i", str(prompts), "-o", str(out), "--resume").exit_code == 0
-    assert len(read(out)) == 2
 
 
 def test_a_model_that_is_not_there_leaves_no_output(tmp_path: Path) -> None:

@@ -108,7 +108,6 @@ def test_speculate(model: str) -> None:
 
 @pytest.fixture
 def suggesting(tmp_path: Path) -> str:
-    """A model whose publisher suggests how to sample it."""
     folder = save_tiny(tmp_path / "model")
     config = GenerationConfig.from_pretrained(folder)
     config.update(do_sample=True, temperature=0.6, top_p=0.95, repetition_penalty=1.05)

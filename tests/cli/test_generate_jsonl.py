@@ -1,14 +1,12 @@
 """`caw generate` from JSONL to JSONL: what a line holds, bad lines, and runs cut short that --resume continues."""
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli.running import KEY, generate, read, write_prompts
-from tiny import tiny_tokenizer
 
 import caw
 from caw.entrance import GenerationResult
@@ -83,18 +81,6 @@ def test_texts_that_break_off_are_named(model: str, tmp_path: Path, monkeypatch:
     assert alone.exit_code == 2 and "expected finite logits" in alone.stderr and "prompt 0" not in alone.stderr
 
 
-def test_a_prompt_that_leaves_little_room_is_warned_about(model: str, tmp_path: Path) -> None:
-    source = tmp_path / "prompts.jsonl"
-    count = 508
-    tokenizer = tiny_tokenizer()
-    prompt = tokenizer.decode(tokenizer("the sky " * 600)["input_ids"][:count])
-    source.write_text(json.dumps({"prompt": prompt}) + "\n")
-    result = generate(model, "--input", str(source), "--watermark", "kgw")
-    assert result.exit_code == 0
-    assert re.findall(r"line 1: warning: the prompt has \d+ tokens", result.stderr) and result.stderr.count("\n") == 2
-    assert len(json.loads(result.stdout)["tokens"]) <= 12
-
-
 def test_resume_continues_after_a_line_cut_short(model: str, tmp_path: Path) -> None:
     source, out = write_prompts(tmp_path / "prompts.jsonl", 5), tmp_path / "out.jsonl"
     # the lines made again stand beside fewer others, which changes no bit of a text in bfloat16 either
@@ -132,15 +118,6 @@ def test_ctrl_c_keeps_what_is_written(model: str, tmp_path: Path, monkeypatch: p
     monkeypatch.undo()
     assert generate(model, *arguments, "--resume").exit_code == 0
     assert sorted(line["id"] for line in read(out)) == [1, 2, 3, 4]
-
-
-def test_a_file_without_lines_is_said_to_be_one(model: str, tmp_path: Path, environment: None) -> None:
-    empty = tmp_path / "empty.jsonl"
-    empty.write_text("\n\n")
-    out = tmp_path / "out.jsonl"
-    done = generate(model, "--input", str(empty), "--output", str(out))
-    assert (done.exit_code, done.stdout, out.read_bytes()) == (0, "", b"")
-    assert done.stderr == f"caw: {empty} has no lines; nothing to generate\n"
 
 
 def test_lines_with_messages_are_conversations(model: str, tmp_path: Path) -> None:

@@ -33,12 +33,17 @@ def test_what_cannot_be_served_is_refused_before_a_model_is_loaded() -> None:
         (["--watermark", "none"], "marks every response"), (["--proxy", "10.0.0.7"], "accepts only local connections"),
         (["--proxy", "me"], "proxies must be addresses or networks"),
         (["--policy", "fixed", "--theta", "0.5"], "only for policy capacity"),
+        (["--registry", "sqlite://"], "a registry stores keys and receipts, got --key or CAW_KEY as well"),
     ):  # fmt: skip
-        result = run("serve", "--model", "no-such-model", *arguments)
-        assert_refused(result, said)
+        assert_refused(run("serve", "--model", "no-such-model", *arguments), said)
+    for arguments, said in (
+        ([], "requires a marking key, got none; set CAW_KEY"),
+        (["--registry", "sqlite://", "--receipts", "r"], "got --receipts as well"),
+    ):  # fmt: skip
+        assert_refused(run("serve", "--model", "no-such-model", *arguments, key=None), said)
 
 
-def test_what_is_exempt_is_what_the_operator_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_say_what_is_exempt_and_replace_a_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     given: list[MarkRules] = []
 
     class Refusing(ServerSettings):  # the command's options come from the fields of its base
@@ -47,31 +52,24 @@ def test_what_is_exempt_is_what_the_operator_says(monkeypatch: pytest.MonkeyPatc
             raise ValueError("enough")
 
     monkeypatch.setattr("caw.serve.settings.ServerSettings", Refusing)
-    every = ["--exempt-json", "--exempt-tools", "--exempt-thinking", "--exempt-below", "30", "--strict"]
-    every += ["--detectable-at", "0.01"]
-    for options in ([], ["--exempt-tools"], every):
-        assert_refused(run("serve", "--model", "no-such-model", *options), "enough")
-    assert given == [
-        MarkRules(), MarkRules(exempt_tools=True),
-        MarkRules(0.01, True, exempt_below=30, exempt_json=True, exempt_tools=True, exempt_thinking=True),
-    ]  # fmt: skip
-
-
-def test_a_profile_gives_defaults_that_options_replace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    given: list[MarkRules] = []
-
-    class Refusing(ServerSettings):
-        def __init__(self, **said: Any) -> None:
-            given.append(said["rules"])
-            raise ValueError("enough")
-
-    monkeypatch.setattr("caw.serve.settings.ServerSettings", Refusing)
     own = tmp_path / "own.yaml"
     own.write_text("options: {exempt_json: true}")
-    for options in (["--profile", "eu"], ["--detectable-at", "1e-4", "--profile", "eu"], ["--profile", str(own)]):
-        assert_refused(run("serve", "--model", "no-such-model", *options), "enough")
+    every = "--exempt-json --exempt-tools --exempt-thinking --exempt-below 30 --strict --detectable-at 0.01"
+    for options in (
+        "",
+        "--exempt-tools",
+        every,
+        "--profile eu",
+        "--detectable-at 1e-4 --profile eu",
+        f"--profile {own}",
+    ):
+        assert_refused(run("serve", "--model", "no-such-model", *options.split()), "enough")
     eu = MarkRules(1e-3, True, 200, exempt_json=True, exempt_tools=True, exempt_thinking=True)
-    assert given == [eu, dataclasses.replace(eu, detectable_at=1e-4), MarkRules(exempt_json=True)]
+    assert given == [
+        MarkRules(), MarkRules(exempt_tools=True),
+        dataclasses.replace(eu, detectable_at=0.01, strict_from=0, exempt_below=30), eu,
+        dataclasses.replace(eu, detectable_at=1e-4), MarkRules(exempt_json=True),
+    ]  # fmt: skip
     for text, said in (
         ("options: {strickt: true}", "'strickt' is no option of a profile"), ("options: [", "is not valid YAML"),
         ("options: {key: 1}", "'key' is no option of a profile"), ("strict: true", "must have options"),
@@ -94,18 +92,6 @@ def test_a_profile_requires_a_registry_whose_keys_are_public(tmp_path: Path) -> 
     secret = run(*serve, "--registry", url, key=None, environment=master)
     assert_refused(secret, "profile eu requires keys that anyone may test for, got ")
     registry.close()
-
-
-def test_a_registry_stands_in_for_keys_and_receipts(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'keys.db'}"
-    result = run("serve", "--model", "no-such-model", "--registry", url)
-    assert_refused(result, "a registry stores keys and receipts, got --key or CAW_KEY as well")
-    result = run("serve", "--model", "no-such-model", "--registry", url, "--receipts", "r.jsonl", key=None)
-    assert_refused(result, "got --receipts as well")
-
-
-def test_a_key_is_needed() -> None:
-    assert_refused(run("serve", "--model", "no-such-model", key=None), "requires a marking key, got none; set CAW_KEY")
 
 
 @contextlib.contextmanager

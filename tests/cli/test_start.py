@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import typer
 from cli.running import KEY, run, write_prompts
 from tiny import save_tiny
 
 import caw
 from caw.cli import program
-from caw.cli.program import COMMANDS, GROUPS, LazyCommand
+from caw.cli.program import COMMANDS, GROUPS
 from caw.registry.master_key import new_master_key
 
 pytestmark = [pytest.mark.usefixtures("environment"), pytest.mark.every_case]
@@ -129,23 +128,12 @@ def test_commands_of_a_package_that_fails_to_load_are_named(
     assert "the commands of no_such_package:GROUPS cannot be loaded (No module named" in capsys.readouterr().err
 
 
-def test_a_module_that_fails_to_load_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = LazyCommand("caw.cli.no_such_command", "nothing")
-    with pytest.raises(ModuleNotFoundError, match="no_such_command"):
-        broken.load("nothing")
-    assert isinstance(COMMANDS["detect"].load("detect"), typer.core.TyperCommand)
-
-
 @pytest.mark.parametrize("command", ["", *NAMES])
 def test_help_has_examples_and_no_key(command: str) -> None:
     result = run(*command.split(), "--help")
     assert result.exit_code == 0
     assert "Examples:" in result.stdout and f"caw {command}".strip() in result.stdout
     assert KEY not in result.output
-
-
-def test_version_is_that_of_the_library() -> None:
-    assert run("--version").stdout.strip() == f"caw {caw.__version__}"
 
 
 @pytest.mark.slow

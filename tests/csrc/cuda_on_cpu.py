@@ -57,7 +57,6 @@ def translated(source: str) -> str:
 
 
 def build(folder: Path, source: str, sanitize: bool = False) -> Path:
-    """The library of a translated source."""
     (folder / "kernels.cpp").write_text(source)
     # the name that a .cu file includes
     (folder / "cuda_runtime.h").write_text((HERE / "cuda_on_cpu.hpp").read_text())

@@ -6,8 +6,6 @@
 The build lies in build/sanitize and never in the package. Needs g++ with libasan and libubsan.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import runpy

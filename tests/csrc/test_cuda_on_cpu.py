@@ -1,7 +1,4 @@
-"""Every kernel of csrc/cuda without a GPU: as C++, its threads in shuffled orders, against the CPU's operators.
-
-The gate does the same under the address sanitizer, and plants faults, each of which must be found.
-"""
+"""Kernels of csrc/cuda as C++ in shuffled orders against the CPU's operators; the gate plants faults to be found."""
 
 import runpy
 import shutil

@@ -59,7 +59,6 @@ def layer(
     k_scratch: torch.Tensor, v_scratch: torch.Tensor, slot: int, lengths: torch.Tensor, weights: list[Any],
     biases: list[Any], eps: float, scale: float, window: int | None = None, rows: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """`decoder_layer` by the operator of a CPU."""
     store, scratch = torch.stack([k_cache, v_cache])[None], torch.stack([k_scratch, v_scratch])[None]
     given = hidden, cos, sin, store, scratch, slot, lengths, weights, biases, eps, scale, [window or 0], rows
     out = ops.decoder_stack(*given)

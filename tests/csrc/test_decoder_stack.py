@@ -1,6 +1,4 @@
-"""decoder_stack: bit for bit its layers in calls of their own, in one thread and in several, also those of families, of
-several rotations, of merged matrices and with a multiplier; bad input named.
-"""
+"""decoder_stack: bit for bit its layers in calls of their own, in one thread and in several."""
 
 import itertools
 from typing import Any
@@ -34,11 +32,7 @@ def stack(
     merged: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
-    """L random layers over one hidden state; with `kind` their matrices in that type of blocks, or these in turns.
-
-    rotations: of which of two kinds each layer is. turned: how many dimensions of a head are rotated. merged: whether
-    queries, keys and values are one matrix, gate and up another.
-    """
+    """L random layers. kind: of blocks, or several in turns. rotations: of two kinds, by layer. turned: dimensions."""
     layers = [merged_layer(arguments(**options)) if merged else arguments(**options) for _ in range(L)]
     first = layers[0]
     if kind is not None:
@@ -254,40 +248,6 @@ def test_no_rows() -> None:
     given = stack(batch=1)
     given.update({k: given[k][:0] for k in ("hidden", "cos", "sin", "lengths")})
     assert ops.decoder_stack(**given).shape == (0, 2, 24)
-
-
-@pytest.mark.parametrize(
-    "change,names",
-    [
-        ({"store": torch.zeros(2, 3)}, "store"),
-        ({"store": torch.zeros(0, 2, 2, 2, 9, 6)}, "windows"),
-        ({"scratch": torch.zeros(L, 2, 1, 3, 2, 6)}, "scratch"),
-        ({"scratch": torch.zeros(L, 2, 3, 3, 2, 6).bfloat16()}, "store and scratch"),
-        ({"slot": 2}, "slot"),
-        ({"slot": -1}, "slot"),
-        ({"windows": [0, 0]}, "windows"),
-        ({"windows": [0, -1, 0]}, "windows"),
-        ({"weights": [torch.zeros(24)] * 26}, "weights"),
-        ({"biases": [None] * 7}, "biases"),
-        ({"lengths": torch.tensor([1, 10])}, "lengths"),
-        ({"lengths": torch.tensor([1])}, "hidden"),
-        ({"places": torch.tensor([0, 1, 2, 3])}, "rows"),
-        ({"places": torch.tensor([0, 1, 2, 3]), "rows": torch.tensor([0, 0, 1, 1])}, "lengths"),
-        ({"places": torch.tensor([0, 1, 2, 9]), "rows": torch.tensor([0, 0, 1, 1]),
-          "lengths": torch.tensor([0, 1, 2, 3])}, "places"),
-        ({"family": "opt"}, "family"),
-        ({"family": "gemma2"}, "weights"),
-        ({"rotations": [0, 0]}, "rotations"),
-        ({"rotations": [0, 0, 0]}, "cos"),
-        ({"rotations": [0, 1, 0], **{name: torch.zeros(1, 2, 2, 6) for name in ("cos", "sin")}}, "rotations"),
-        ({"rotations": [0, -1, 0], **{name: torch.zeros(1, 2, 2, 6) for name in ("cos", "sin")}}, "rotations"),
-        ({"rotations": [0, 1, 0], "cos": torch.zeros(2, 2, 2, 6), "sin": torch.zeros(1, 2, 2, 6)}, "rotations"),
-        ({"cos": torch.zeros(2, 2, 8), "sin": torch.zeros(2, 2, 8)}, "cos"),
-    ],
-)  # fmt: skip
-def test_bad_input_names_the_argument(change: dict[str, Any], names: str) -> None:
-    with pytest.raises(RuntimeError, match=f"^{names} must"):
-        ops.decoder_stack(**{**stack(), **change})
 
 
 def test_layers_that_differ_are_named() -> None:

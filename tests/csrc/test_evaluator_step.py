@@ -15,7 +15,6 @@ STEP = "evaluator_step"
 
 
 def network(inputs: int, hidden: int) -> list[torch.Tensor]:
-    """Weights that spread the capacities."""
     shapes = [(inputs,), (inputs,), (hidden, inputs), (hidden,), (hidden, hidden), (hidden,), (1, hidden), (1,)]
     weights = [torch.randn(s) / max(1, s[-1]) ** 0.5 for s in shapes]
     weights[1] = weights[1].abs() + 0.5

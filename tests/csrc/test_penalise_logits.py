@@ -31,7 +31,6 @@ def test_it_is_its_reference_to_the_bit(kernel: Any, shape: tuple[int, int, int]
 
 
 def test_tokens_of_all_parts_count_together(kernel: Any) -> None:
-    """A token in every place, one in the first and the last, the last id, and texts of nothing."""
     given = inputs(4, 1500, 700)
     given[1], given[2] = torch.full((4, 700), -1), torch.ones(4, dtype=torch.bool)
     given[1][0] = 1499
@@ -72,7 +71,6 @@ def test_excluded_tokens_stay_excluded_and_the_input_stays(kernel: Any) -> None:
 
 
 def test_counts_of_one_call_do_not_reach_the_next(kernel: Any) -> None:
-    """They are kept in memory of the thread."""
     given = inputs(1, 50, 20, repeats=False, biased=False)
     first = kernel(OP, *given)
     kernel(OP, *inputs(4, 50, 400))

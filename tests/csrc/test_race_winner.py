@@ -83,18 +83,3 @@ def test_nobody_races(kernel: Any, vocab_size: int) -> None:
     logits[2, vocab_size // 2] = torch.inf
     assert kernel(OP, logits, context, key)[2] == vocab_size // 2
     assert kernel(OP, torch.randn(0, 9), torch.zeros(0, 2).long(), torch.zeros(0).long()).shape == (0,)
-
-
-def test_bad_arguments_are_refused(kernel: Any) -> None:
-    logits, context, key = torch.randn(2, 9), torch.zeros(2, 1, dtype=torch.int64), torch.arange(2)
-    for changed, message in (
-        ((logits[0], context, key), "logits must have"),
-        ((logits[:, :0], context, key), "V >= 1, got|columns, got 0"),
-        ((logits.double(), context, key), "logits must be float32"),
-        ((logits, context[:1], key), r"context must have shape .*, got \[1, 1\]"),
-        ((logits, context.int(), key), "context must be int64"),
-        ((logits, context, key[:1]), r"key must have shape \[2\], got \[1\]"),
-        ((logits, context, key, 0.0), "temperature must be .*above 0"),
-    ):
-        with pytest.raises((RuntimeError, TypeError, ValueError), match=message):
-            kernel(OP, *changed)

@@ -68,7 +68,6 @@ def build(name: str) -> Any:
 
 
 def from_config(kind: str, settings: dict[str, Any], seed: int = 0) -> Any:
-    """The float32 model of a config."""
     generator = torch.Generator().manual_seed(seed)
     # transformers 5.17 gives a model with a softcap an attention that leaves the cap out
     own = {"attn_implementation": "eager"} if "attn_logit_softcapping" in settings else {}
@@ -84,7 +83,6 @@ def from_config(kind: str, settings: dict[str, Any], seed: int = 0) -> Any:
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
-    """`length` random ids, no special ones."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(3, VOCAB, (length,), generator=generator).tolist()
 

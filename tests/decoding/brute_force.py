@@ -1,7 +1,4 @@
-"""Decoding by definition: the whole sequence through the plain model at every step, no cache, no ladder, no siblings.
-
-Each decision comes with its margin: how far, relative to the logits' size, it is from falling otherwise.
-"""
+"""Decoding by definition, the whole text through the plain model each step; each decision comes with its margin."""
 
 import hashlib
 import math
@@ -247,10 +244,7 @@ class BruteForce:
 
 
 def agree(actual: list[int], expected: list[int], decisions: BruteForce, prompt: list[int], what: str) -> int:
-    """Assert that two token lists are equal, or first differ where the decision was within the tolerance table's row.
-
-    Returns how many such cases there were, 0 or 1; the end of the test run lists them.
-    """
+    """Assert that tokens are equal, or differ first at a decision within its margin; return how many such cases."""
     COMPARED.append(what)
     if actual == expected:
         return 0

@@ -47,7 +47,6 @@ def started(
 
 
 def refill(decoder: Decoder, prompts: list[list[int]]) -> None:
-    """Put prompts into the free slots."""
     row = RowSettings.of(decoder.plan.settings)
     requests = requests_for(prompts, [row.max_new_tokens] * len(prompts), [row] * len(prompts))
     for request in requests:
@@ -57,7 +56,6 @@ def refill(decoder: Decoder, prompts: list[list[int]]) -> None:
 
 
 def tensors(step: DeviceStep) -> dict[str, torch.Tensor]:
-    """Everything that lives from one step to the next."""
     state, texts, cache, ring = step.state, step.step.choosing.texts, step.cache, step.ring
     both = {**vars(state), **vars(texts)}
     found = {name: value for name, value in both.items() if isinstance(value, torch.Tensor)}
@@ -81,7 +79,6 @@ def reading_back(decoder: Decoder, step: DeviceStep) -> ReadingBack:
 
 
 def newest(step: DeviceStep) -> StepResult:
-    """The result that the last call wrote."""
     ring = step.ring
     place = (int(ring.cursor) - 1) % ring.size
     floats = None if ring.floats is None else ring.floats[place : place + 1].clone()
@@ -89,11 +86,7 @@ def newest(step: DeviceStep) -> StepResult:
 
 
 class Recording(TorchDispatchMode):
-    """Inside the block every operation runs and is kept; `replay` runs them again into the same memory.
-
-    As with a CUDA graph, numbers that Python saw while recording are part of it for good, and what an operation
-    returned is written to the address it had then.
-    """
+    """Operations inside run and are kept for `replay`, as in a CUDA graph: with the numbers and addresses they had."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +203,6 @@ def _placed(watermark: Any) -> list[Any]:
 
 
 def _networks(step: DeviceStep) -> list[torch.nn.Module]:
-    """The step's evaluator, as a copy of its own."""
     choosing = step.step.choosing
     if choosing.evaluator is None:
         return []
@@ -219,17 +211,13 @@ def _networks(step: DeviceStep) -> list[torch.nn.Module]:
 
 
 def same_results(a: DeviceStep, b: DeviceStep) -> None:
-    """The newest results of two steps."""
     for one, other in zip(*(dataclasses.astuple(newest(step)) for step in (a, b)), strict=True):
         if isinstance(one, torch.Tensor):
             assert torch.equal(one.nan_to_num(nan=-1.0), other.nan_to_num(nan=-1.0))
 
 
 def replays_go_on_as(made: Sequence[tuple[Decoder, DeviceStep]], prompts: Sequence[list[int]] = ()) -> None:
-    """Record the first call of the second step and replay it: every time the results of the first step, which runs.
-
-    prompts: others that then take the places of those there are.
-    """
+    """Record the second step's first call and replay it: the first step's results. prompts: take the places later."""
     (decoder, plain), (other, recorded) = made
     before = addresses(recorded)
     with torch.inference_mode(), other.attention, Recording() as graph:
@@ -268,7 +256,6 @@ def by_replays(monkeypatch: pytest.MonkeyPatch, worth: int = 5) -> list[int]:
 
 
 def graphs_of(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The CUDA graphs captured from now on."""
     graphs: list[Any] = []
     record = CapturedStep._record
     monkeypatch.setattr(CapturedStep, "_record", lambda self: (graphs.append(record(self)), graphs[-1])[1])

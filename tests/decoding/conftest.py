@@ -13,7 +13,6 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def model(name: str) -> Any:
-    """A tiny float32 model of each architecture in turn."""
     return build(name)
 
 

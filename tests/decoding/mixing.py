@@ -39,6 +39,7 @@ FOREIGN = {
     "sbw": caw.KGW(key=5, delta=2.0, gamma=0.5, format="sbw"),
     "markllm race": caw.EXP(key=9, format="markllm", top_k=12),
     "dual": caw.EXP(key=5, format="vllm-dual", top_k=12, alpha=0.5),
+    "sglang": caw.EXP(key=[5, 6], format="sglang", top_k=12, alpha=0.5),
     "synthid": caw.SynthID(key=3, depth=6, sampling_table_size=1 << 12),
 }
 
@@ -51,7 +52,6 @@ def rows_for(watermark: Any, rows: list[RowSettings]) -> list[RowSettings]:
 def references_for(
     model: Any, rows: list[RowSettings], watermark: Any, policy: Any, eos: tuple[int, ...], mark_eos: bool = True
 ) -> list[BruteForce]:
-    """How each row's text is made by definition."""
     names = {field.name for field in dataclasses.fields(Sampling)} - {"max_new_tokens"}
     return [
         BruteForce(

@@ -30,12 +30,10 @@ class Run:
 
     @property
     def overflows(self) -> int:
-        """Rows that chose a token which had not been forwarded."""
         return sum(a and not e for active, emitted, _, _ in self.steps for a, e in zip(active, emitted, strict=True))
 
     @property
     def mixed_steps(self) -> int:
-        """Steps in which one active row had a choice and another had none."""
         found = 0
         for active, _, counts, forwarded in self.steps:
             used = [c for a, c in zip(active, counts, strict=True) if a]
@@ -44,7 +42,6 @@ class Run:
 
     @property
     def changed(self) -> int:
-        """Tokens that are not the original."""
         return sum(c > 0 for trace in self.traces for c in trace.choice)
 
 
@@ -94,11 +91,7 @@ def run(
     marks: list[Mark | None] | None = None,
     **settings: Any,
 ) -> Run:
-    """Decode all prompts, `batch` at once (all of them if None); fixed: by steps a CUDA graph could hold.
-
-    rows: settings of each prompt, its budget among them; None = those of the call for all. marks: of each prompt.
-    watched: keep what happened in each step, which reads from the device.
-    """
+    """Decode prompts, `batch` at once (None = all); fixed: as a graph could. rows, marks: of each. watched: steps."""
     decoder = make_decoder(
         model, watermark, policy, batch or len(prompts), max(map(len, prompts)) + max_new_tokens, fixed=fixed,
         kernels=kernels, prompt_cache=prompt_cache, max_new_tokens=max_new_tokens, race=race,

@@ -74,7 +74,6 @@ class Steered(BruteForce):
         return worth
 
     def gains(self, new: list[int], token: int) -> bool:
-        """Whether the detector would count the token."""
         result = self.detector.detect_ids([np.array([*new, token], dtype=np.int64)])[0]
         return result.token_scores[-1] is not None
 

@@ -18,7 +18,6 @@ SAMPLING = {"greedy": {}, "sampled": {"do_sample": True, "temperature": 1.2, "to
 
 
 def check(runs: dict[str, list[list[int]]], prompts: list[list[int]], reference: BruteForce) -> None:
-    """All runs gave the tokens of the first one, margins apart."""
     (_, expected), *others = runs.items()
     for what, tokens in others:
         for ids, actual, wanted in zip(prompts, tokens, expected, strict=True):

@@ -24,12 +24,10 @@ PROMPTS = [prompt(9), prompt(1, 2), prompt(4, 1), prompt(6, 3)]
 
 
 def shared(one: list[int], other: list[int]) -> int:
-    """How many first tokens are the same."""
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def surprisals(model: Any, ids: list[int], text: list[int], temperature: float) -> list[float]:
-    """-log p of each token of a text under the model at a temperature."""
     with torch.no_grad():
         logits = model(torch.tensor([ids + text])).logits[0, len(ids) - 1 : -1].double() / temperature
     return (logits.logsumexp(1) - logits.gather(1, torch.tensor(text)[:, None])[:, 0]).tolist()

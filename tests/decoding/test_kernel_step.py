@@ -36,7 +36,6 @@ POLICIES = {"capacity": capacity_policy, "fixed": lambda model: caw.FixedStrengt
 
 
 def launchers() -> ops.Ops:
-    """Every op by its Triton launcher."""
     from caw.triton_kernels import commit_kv, evaluator_step, sibling_attention, topk_softmax
 
     return ops.Ops(
@@ -133,7 +132,6 @@ def test_penalties_are_launches_of_the_step(llama: Any, by_kernels: ops.Ops) -> 
 
 
 def to_meta(decoder: Any, step: Any, kernels: ops.Ops) -> None:
-    """Move everything the step reads to the meta device."""
     with torch.inference_mode(False):
         step.step.model = copy.deepcopy(step.step.model).to("meta")
         decoder.attention = caw_attention(step.step.model)
@@ -155,10 +153,7 @@ def compare(
     kernels: ops.Ops, model: Any, prompts: Any, watermark: str | None, policy: Any, *, other: Any = None,
     mistakes: Any = (), between: Callable[[], Any] = list, **settings: Any,
 ) -> Run:  # fmt: skip
-    """The run by kernels, checked against the references and steps that read back.
-
-    other: a model of these numbers. between: what is done before the run by kernels.
-    """
+    """The run by kernels against the references. other: a model of these numbers. between: done before the former."""
     chosen = EVERY[watermark] if watermark else None
     expected = run(other or model, prompts, chosen, policy, fixed=False, kernels=ops.references(), **settings)
     between()
@@ -196,10 +191,7 @@ SHORT = [prompt(7, 1), prompt(2, 2)]
 def test_tokens_of_kernels_in_the_interpreter(
     by_kernels: ops.Ops, name: str, watermark: str | None, sampling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every op of every step by its kernel; slots overflow; the tokens are those of the references.
-
-    Llama's with packed candidates, by its layers' kernels; so are the layers of other families.
-    """
+    """Every op of every step by its kernel, packed candidates and other families too; slots overflow."""
     model = build(name) if name in ("gemma2", "phi3", "gpt_oss") else one_layer(name)
     if name == "llama":
         monkeypatch.setattr(fused_stack, "runs_as_one", lambda body, layers: False)
@@ -281,7 +273,6 @@ def variant(launch: Any) -> tuple[str, ...]:
 
 
 def variants(monkeypatch: pytest.MonkeyPatch) -> set[Any]:
-    """`variant` of every launch from now on."""
     from caw.triton_kernels import launching
 
     found: set[Any] = set()

@@ -30,7 +30,6 @@ def phi() -> Any:
 
 
 def stock(model: Any, ids: list[int]) -> list[int]:
-    """transformers' own continuation of one prompt."""
     out = model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=NEW, pad_token_id=PAD, eos_token_id=None)
     return out[0, len(ids) :].tolist()
 

@@ -28,7 +28,6 @@ def model_of(name: str, dtype: torch.dtype) -> Any:
 
 
 def first_logits(model: Any, prompts: list[list[int]], kept: Any = None, shared: int = 0) -> torch.Tensor:
-    """Logits [R, V] of the first new position."""
     cache = SiblingCache(model.config.num_hidden_layers, len(prompts), 128, 2, torch.device("cpu"))
     with torch.inference_mode(), caw_attention(model), FusedForwards(model, enabled=True):
         return prefill(model, cache, list(range(len(prompts))), prompts, 0, shared, kept)[0]

@@ -14,7 +14,6 @@ CPU = torch.device("cpu")
 
 
 def gumbel_noise(seed: int, streams: torch.Tensor, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """Draws of one seed for all rows."""
     context, keys_ = torch.cat([streams, positions[:, None]], dim=1), torch.full_like(positions, noise_key(seed))
     return draws(keys_, context, vocab_size, native=native_noise(CPU))
 

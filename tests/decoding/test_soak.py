@@ -22,7 +22,6 @@ GROWTH = 4 << 20  # bytes; 1500 texts of 6 tokens with their traces are 0.6 MB i
 
 
 def resident() -> int:
-    """Bytes of this process in memory."""
     status = Path("/proc/self/statm")
     if not status.exists():
         pytest.skip("needs /proc/self/statm")

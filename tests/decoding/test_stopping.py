@@ -22,7 +22,6 @@ class Pieces:
 
 
 def reached_at(stops: StopStrings, ids: list[int]) -> int | None:
-    """After how many tokens the text ends."""
     return next((n for n in range(1, len(ids) + 1) if stops.reached(ids[:n])), None)
 
 

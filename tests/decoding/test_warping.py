@@ -20,7 +20,6 @@ def warp(logits: torch.Tensor, **settings: Any) -> torch.Tensor:
 
 
 def warp_rows(logits: torch.Tensor, rows: list[RowSettings]) -> torch.Tensor:
-    """Each row of the logits [B, V] by settings of its own."""
     limits = RowLimits.of(rows, ())
     texts = Texts.empty(len(rows), 0, 1, logits.device)
     requests = [Request([1], 1, row) for row in rows]
@@ -35,10 +34,7 @@ def warp_rows(logits: torch.Tensor, rows: list[RowSettings]) -> torch.Tensor:
 def test_warpers_are_those_that_generate_would_use(
     temperature: float, top_k: int, top_p: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same list in the same order as transformers builds for these settings, ties included.
-
-    Which of equal logits top-p excludes depends on torch.sort, which is stable here.
-    """
+    """The same list in the same order as transformers builds for these settings; torch.sort is stable here."""
     monkeypatch.setattr(torch, "sort", partial(torch.sort, stable=True))
     model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, hidden_size=4, intermediate_size=4, num_hidden_layers=1,
                                          num_attention_heads=1))  # fmt: skip

@@ -1,8 +1,4 @@
-"""Marked streams: the score has the mean that theory says.
-
-Streams are drawn here from known distributions through the watermarks' own ladders; no model. Every test has
-false-alarm rate 1e-6 (4.9 standard errors, two-sided).
-"""
+"""Marked streams without a model have the mean that theory says; each test has false-alarm rate 1e-6."""
 
 from typing import Any
 

@@ -87,9 +87,7 @@ def test_p_values_of_unmarked_text_are_uniform(tokens: int) -> None:
 
 
 def test_power_is_that_of_the_likelihood_ratio() -> None:
-    """Marked texts of 12 tokens, found at 1e-3, against the exact test by simulation; within four standard errors
-    and the .01 that rounding may cost.
-    """
+    """Marked texts of 12 tokens, found at 1e-3, against the exact test by simulation; .01 is rounding's cost."""
     rng = np.random.default_rng(0)
     tokens, texts, level = 18, 300, 1e-3
     shares = np.linspace(0.15, 0.95, tokens)

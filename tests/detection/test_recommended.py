@@ -23,7 +23,6 @@ MARK = caw.Recommended(77)
 
 
 def raced(length: int, seed: int = 0) -> list[int]:
-    """Ids whose words under the drawn family's key are the best of four."""
     key, width = MARK.drawn.secret, MARK.drawn.context_width
     rng, ids = np.random.default_rng(seed), [5, 6]
     while len(ids) < length:
@@ -34,7 +33,6 @@ def raced(length: int, seed: int = 0) -> list[int]:
 
 
 def green(length: int, seed: int = 0) -> list[int]:
-    """Ids of which most are green under the greedy family's key."""
     native = MARK.greedy.native
     assert native is not None
     rng, ids = np.random.default_rng(seed), [5]
@@ -87,10 +85,7 @@ def test_no_text_is_found_more_often_than_the_level_says() -> None:
 
 
 def test_p_values_of_real_unmarked_texts_are_what_theory_says() -> None:
-    """Texts of a real model under 3 keys, each text under one derived from it, as texts share phrases. The race's p is
-    uniform, and so is that of both families, once the list's discrete one is made continuous. False-alarm rate 1e-6
-    each.
-    """
+    """Each text under a key derived from one of three: the race's p, and both families' made continuous."""
     texts = texts_of(json.loads((Path(__file__).parent / "model_texts.json").read_text()))
     rng = np.random.default_rng(8)
     races, both, told = [], [], []
@@ -113,7 +108,6 @@ def test_p_values_of_real_unmarked_texts_are_what_theory_says() -> None:
 
 
 def texts_of(value: Any) -> list[list[int]]:
-    """All lists of ids in a JSON value."""
     if isinstance(value, list) and value and all(isinstance(one, int) for one in value):
         return [value]
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

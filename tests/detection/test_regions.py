@@ -14,7 +14,6 @@ from caw.watermarks import EXP, KGW, SynthID, Watermark
 
 
 def marked_ids(watermark: Watermark, count: int, rng: np.random.Generator, share: float = 0.5) -> list[int]:
-    """Ids of which `share` are green (of what is not green by chance)."""
     assert isinstance(watermark, KGW)
     import torch
 

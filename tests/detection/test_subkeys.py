@@ -39,7 +39,6 @@ GOLDEN = {
 
 
 def key_of(mark: FormattedList) -> int:
-    """The key of the lists."""
     assert mark.native is not None
     return mark.native.key
 

@@ -1,7 +1,8 @@
-"""EXP's native format is vLLM's: its detector and ours give the same numbers for the same tokens."""
+"""The marks of vLLM and SGLang: their detectors and ours give the same numbers for the same tokens."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,9 +10,14 @@ from scipy import stats
 
 from caw.detection import detect
 from caw.testing import assert_close
-from caw.watermarks import EXP
+from caw.watermarks import EXP, KGW
 
-GOLDEN = json.loads(Path(__file__).with_name("golden_vllm.json").read_text())["texts"]
+
+def golden(name: str) -> list[dict[str, Any]]:
+    return json.loads(Path(__file__).with_name(f"golden_{name}.json").read_text())["texts"]  # type: ignore[no-any-return]
+
+
+GOLDEN = golden("vllm")
 
 
 @pytest.mark.parametrize("mode", ["exact", "compat"])
@@ -26,23 +32,9 @@ def test_frozen_results_of_vllms_detector(mode: str) -> None:
         assert_close(result.p_value, row["p_value"], "tail")
 
 
-def test_an_installed_vllm_agrees() -> None:
-    reason = "needs vLLM 0.33 or later (pip install vllm) to ask its own detector"
-    vllm = pytest.importorskip("vllm.v1.watermarking.gumbel", reason=reason, exc_type=ImportError)
-    rng = np.random.default_rng(0)
-    for length in (0, 1, 50, 400):
-        ids = rng.integers(0, 30, length).tolist()
-        theirs = vllm.GumbelWatermarkDetector(key=12345, context_width=4).detect(ids)
-        ours = detect([ids], None, EXP(key=12345))[0]
-        assert ours.num_scored == theirs.num_scored_tokens
-        assert_close(ours.score, theirs.score, "float64")
-        assert_close(ours.p_value, theirs.p_value, "tail")
-
-
 def test_frozen_results_of_vllms_dual_key_detector() -> None:
     """Made by its DualKeyGumbelWatermarkDetector; p-values there are those of a gamma of equal mean and variance."""
-    rows = json.loads(Path(__file__).with_name("golden_vllm_dual.json").read_text())["texts"]
-    for row in rows:
+    for row in golden("vllm_dual"):
         watermark = EXP(key=row["key"], context_width=row["width"], format="vllm-dual", alpha=row["alpha"])
         result = detect(row["ids"], None, watermark, mode="compat")
         assert result.num_scored == row["num_scored"]
@@ -79,3 +71,44 @@ def test_dual_key_p_values_are_uniform() -> None:
         watermark = EXP(key=int(rng.integers(0, 2**62)), format="vllm-dual", alpha=0.2)
         found.append(detect(rng.integers(0, 30, 60).tolist(), None, watermark).p_value)
     assert stats.kstest(found, "uniform").pvalue > 1e-6
+
+
+def test_green_tokens_of_vllms_sbw() -> None:
+    """Its own main's lists; contexts that reach before the text are left out, which vLLM fills with -1."""
+    for row in golden("vllm_sbw"):
+        mark = KGW(row["key"], row["gamma"], 2.0, row["scheme"], 1, row["width"], "sbw", vocab_size=50000)
+        values = mark.score_tokens(np.array(row["ids"])).values[row["width"] :]
+        assert "".join(str(int(value)) for value in values) == row["greens"], row
+
+
+@pytest.mark.parametrize("row", golden("sglang"))
+def test_frozen_results_of_sglangs_detector(row: dict[str, Any]) -> None:
+    """Marked and random texts under one key and under two; whoever holds one of two sees that key's share alone."""
+    a, b = int(row["key"], 16), row["key_b"] and int(row["key_b"], 16)
+    options = {"format": "sglang", "context_width": row["width"], "alpha": 1 - row["p"]}
+    watermark = EXP([a, b] if b else a, **options)
+    for mode in ("exact", "compat"):
+        result = detect(row["ids"], None, watermark, mode=mode)
+        assert result.num_scored == row["num_scored"]
+        assert_close(result.score, row["score"], "float64")
+        assert_close(result.p_value, row["p_value"], "tail")
+    assert (
+        row["p_value"] > 0.1 or detect(row["ids"], None, EXP(a, **options)).p_value > (1 if b else 0) * row["p_value"]
+    )
+
+
+@pytest.mark.parametrize("key", [9, [9, 10]])
+def test_sglangs_races_mark_what_their_detector_reads(key: Any) -> None:
+    """The likeliest of 20 tokens by noise alone, behind two tokens of a prompt."""
+    import torch
+
+    watermark, ids = EXP(key, format="sglang", context_width=2, alpha=0.4), [3, 5]
+    while len(ids) < 60:
+        options = torch.arange(len(ids) * 20, len(ids) * 20 + 20)[None]
+        ids.append(int(options[0, watermark.scheme.noise(torch.tensor([ids[-2:]]), options)[0].argmax()]))
+    assert detect(ids, None, watermark).p_value < 1e-9 < detect(ids, None, watermark.with_key([10, 9])).p_value
+    assert watermark.foreign and not watermark.scheme.marks(torch.tensor([[-1, 5]]))
+    with pytest.raises(
+        ValueError, match="key must be one key, or two with format 'sglang', got 2 with format 'native'"
+    ):
+        EXP([1, 2])

@@ -1,7 +1,5 @@
 """Detection in an environment without torch and transformers, and arrays that score as tensors do, bit for bit."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -26,6 +24,7 @@ MARKS = [
     "caw.EXP(key=7)",
     "caw.EXP(key=7, payload_bits=8)",
     "caw.EXP(key=7, format='vllm-dual')",
+    "caw.EXP(key=[7, 8], format='sglang')",
     "caw.EXP(key=7, format='markllm', vocab_size=4000)",
     "caw.SynthID(key=7)",
     "caw.SynthID(key=7, sampling_table_size=5000)",

@@ -48,7 +48,6 @@ def lines_of(code: str) -> Iterator[list[str]]:
 
 
 def typed(page: Path) -> Iterator[list[str]]:
-    """Every command that a page shows, in blocks and within lines."""
     text = MADE.sub("", page.read_text(encoding="utf-8"))
     for code in [*blocks(page, SHELL), *INLINE.findall(FENCE.sub("", text))]:
         yield from (words for words in lines_of(code) if words)
@@ -83,14 +82,14 @@ def test_commands_exist() -> None:
 
 
 def test_scripts_and_targets_exist() -> None:
-    """`python benchmarks/x.py --option` and `make target`."""
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for words in (words for page in READ for words in typed(page)):
         if words[0] == "make" and len(words) > 1 and re.fullmatch("[a-z-]+", words[1]):
             assert words[1] in targets, words
         if words[0].startswith("python") and len(words) > 1 and words[1].endswith(".py"):
             assert (ROOT / words[1]).is_file(), words
-            source = (ROOT / words[1]).read_text(encoding="utf-8")
+            files = ROOT / words[1], ROOT / "benchmarks" / "stages.py"  # options that scripts share
+            source = "".join(file.read_text(encoding="utf-8") for file in files)
             assert all(w.split("=")[0] in source for w in words if w.startswith("--")), words
 
 

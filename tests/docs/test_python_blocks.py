@@ -1,8 +1,4 @@
-"""Every block of Python on the pages runs: with the demo model, and texts of a few tokens.
-
-The blocks of a page are one program, in their order. Replaced is only what a test cannot have: other models are the
-demo model, `max_new_tokens` is at most 8, and what needs a server, or Ray's package, is called by its signature.
-"""
+"""Every block of Python on the pages runs, with the demo model and 8 tokens; servers and Ray by signature alone."""
 
 import importlib
 import inspect

@@ -1,8 +1,4 @@
-"""Every `caw` command in a block of shell is one that the command line takes: its words go through the real parser.
-
-Options, values, choices, required ones and arguments too many are looked at; nothing runs. What a command reads is
-written by an earlier one of the same page, or is the reader's own.
-"""
+"""Every `caw` command on the pages goes through the real parser; what it reads, an earlier one of the page wrote."""
 
 import re
 import shlex

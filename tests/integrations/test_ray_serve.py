@@ -7,7 +7,6 @@ import math
 import os
 import re
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -98,7 +97,7 @@ def test_the_file_of_the_page_and_the_service_that_it_makes(tmp_path: Path, monk
 def _part() -> Any:
     from caw.serve.continuing import TextSoFar
 
-    return TextSoFar((1, 2), 0, math.inf, False, "digest", 3, 7, 0, "receipt", int(time.time()) + 60)
+    return TextSoFar((1, 2), 0, math.inf, None, False, "digest", 3, 7, 0, "receipt", int(time.time()) + 60)
 
 
 @pytest.fixture(scope="module")
@@ -120,30 +119,30 @@ class Cluster:
     """A Ray with replicas; a server, as the clients of the siege see it."""
 
     def __init__(self, python: Path, model: Path, keep: Keep, folder: Path) -> None:
-        self.keep, self.said = keep, list[str]()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.keep, self.said, self.port = keep, list[str](), 8000  # `serve run` knows no other
         said = {
             "model": str(model), "registry": keep.url, "dtype": "float32", "threads": 1, "policy": {"name": "fixed"},
             "settings": {"name": NAME, "batch": 8, "max_length": 512}, "replicas": {"least": 2, "most": 2, "cpus": 1},
         }  # fmt: skip
-        command = [str(python), str(ROOT / "tests" / "integrations" / "ray_cluster.py"), str(self.port)]
+        config = f"config={written(folder, said)}"
+        # as the page says, `serve run`, by this interpreter; the replicas are one processor each, of two at least
+        command = [str(python), "-m", "ray.serve.scripts", "run", "--name", "caw", "caw.serve.ray:app", config]
         own = {"CAW_MASTER_KEY": keep.master, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         own |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+        own |= {"PYTHONUNBUFFERED": "1"}
         inherited = {name: value for name, value in os.environ.items() if name not in ("CAW_KEY", "PYTHONPATH")}
         self.process = subprocess.Popen(
-            [*command, str(written(folder, said))], env={**inherited, **own}, stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, start_new_session=True,
+            command, cwd=folder, env={**inherited, **own}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
         )  # fmt: skip
         self.listening = threading.Event()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
             self.said.append(line)
-            if line.startswith("listening"):
+            if "is ready at" in line:
                 self.listening.set()
 
     def __enter__(self) -> Cluster:
@@ -151,8 +150,7 @@ class Cluster:
         return self
 
     def __exit__(self, *error: object) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        self.process.send_signal(signal.SIGINT)
         try:
             self.process.wait(180)
         finally:

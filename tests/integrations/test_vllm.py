@@ -1,5 +1,6 @@
 """Inside vLLM, whose runners are played here: the tokens of `caw.generate`, or an error, never an unmarked text."""
 
+import asyncio
 import json
 import sys
 from enum import Enum, auto
@@ -10,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 from decoding.architectures import EOS, VOCAB, prompt, spread_evaluator, tokenizer
-from tiny import save_tiny, tiny_tokenizer
+from tiny import tiny_tokenizer
 
 import caw
 from caw.integrations import engine_texts, profiles, vllm
 from caw.integrations.profiles import load
+from caw.integrations.vllm_answers import MarkedAnswers
 from caw.policies.names import make_policy
 from caw.watermarks.keys import parse_key
 
@@ -133,7 +135,9 @@ def choosers(processor: Any) -> list[caw.Chooser]:
     return list(processor._runner._texts.all.choosers.values())
 
 
-CASES = [("kgw", {}), ("kgw", DRAWN), ("exp", {}), ("exp", DRAWN), ("target", {}), ("target", DRAWN), ("off", {})]
+PENALTIES = {"repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.2}
+CASES = [("kgw", {}), ("kgw", DRAWN), ("exp", {}), ("exp", DRAWN), ("target", {}), ("target", {**DRAWN, **PENALTIES}),
+         ("off", {})]  # fmt: skip
 
 
 @pytest.mark.parametrize("profile, own", CASES)
@@ -241,9 +245,10 @@ class V2:
             total_len=SimpleNamespace(gpu=total), prompt_len=SimpleNamespace(np=torch.zeros(rows).int().numpy()),
         )  # fmt: skip
         self.processor = vllm.LogitsProcessor(engine(), self.states)
+        self.params: dict[int, Any] = {}
 
     def add(self, slot: int, params: Any, ids: list[int], output: list[int]) -> None:
-        whole = [*ids, *output]
+        self.params[slot], whole = params, [*ids, *output]
         self.states.all_token_ids.gpu[slot, : len(whole)] = torch.tensor(whole)
         self.states.total_len.gpu[slot], self.states.prompt_len.np[slot] = len(whole), len(ids)
         self.processor.add_request(slot, params)
@@ -256,6 +261,11 @@ class V2:
     def step(self, slots: list[int], discarded: Any = ()) -> None:
         known = [self.states.all_token_ids.gpu[s, : int(self.states.total_len.gpu[s])].tolist() for s in slots]
         logits = torch.stack([logits_of(self.model, ids) for ids in known])
+        for row, (slot, ids) in enumerate(zip(slots, known, strict=True)):  # V2 does so before the processor
+            own, seen = self.params[slot], logits[row, ids]
+            logits[row, ids] = torch.where(seen < 0, seen * own.repetition_penalty, seen / own.repetition_penalty)
+            counts = torch.bincount(torch.tensor(self.output(slot), dtype=torch.int64), minlength=VOCAB)
+            logits[row] -= own.frequency_penalty * counts + own.presence_penalty * (counts > 0)
         context = SimpleNamespace(expanded_idx_mapping=torch.tensor(slots))
         tokens = self.processor.apply(logits, context).argmax(1).tolist()
         for slot, token in zip(slots, tokens, strict=True):
@@ -305,9 +315,7 @@ def test_requests_that_are_refused() -> None:
         ({"profile": "nope"}, "caw_profile must be one of kgw, exp, target, off, got 'nope'"),
         ({"profile": {"a": 1}}, "caw_profile must be one of"),
         ({"extra_args": {"caw_key": "house"}}, "vllm_xargs must name caw_profile or nothing of caw, got 'caw_key'"),
-        ({"presence_penalty": 0.5}, "presence_penalty must be 0 in a watermarked request, got 0.5"),
-        ({"frequency_penalty": 0.5}, "frequency_penalty must be 0"),
-        ({"repetition_penalty": 1.1}, "repetition_penalty must be 1"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty must be a number in"),
         ({"thinking_token_budget": 5}, "thinking_token_budget must be None"),
         ({"trace_decode_token_ids": [5]}, "trace_decode_token_ids must be None"),
         ({"max_tokens": 1, "logprobs": 4}, "must not be a step of a beam search"),
@@ -325,10 +333,10 @@ def test_requests_that_are_served() -> None:
         vllm.LogitsProcessor.validate_params(parameters(**own))
 
 
-@pytest.mark.parametrize("version", ["0.31.2", "0.33.0", "1.32.0", "dev"])
+@pytest.mark.parametrize("version", ["0.31.2", "0.34.0", "1.32.0", "dev"])
 def test_another_version_of_vllm(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr(sys.modules["vllm"], "__version__", version)
-    with pytest.raises(RuntimeError, match=rf"vllm must be >= 0\.32 and < 0\.33, got {version}; install"):
+    with pytest.raises(RuntimeError, match=rf"vllm must be >= 0\.32 and < 0\.34, got {version}; install"):
         vllm.LogitsProcessor(engine(), torch.device("cpu"), False)
 
 
@@ -415,27 +423,18 @@ def test_v1_an_evaluator_of_what_an_engine_knows(llama: Any, installed: Path, wi
             assert len(request.output) == 14
 
 
-def test_v1_a_universal_evaluator_reads_the_engines_tokenizer(installed: Path, tmp_path: Path) -> None:
+def test_v1_a_universal_evaluator_reads_the_engines_tokenizer(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = {**PROFILES["kgw"], "policy": {"name": "capacity", "evaluator": "universal-window00"}}
     installed.write_text(json.dumps({**FILE, "profiles": {"kgw": said}}))
     with pytest.raises(ValueError, match="needs the token classes of the model's tokenizer"):
         vllm.LogitsProcessor(engine(), torch.device("cpu"), False)
-    words, config = tiny_tokenizer(), engine()
-    config.model_config.tokenizer = str(save_tiny(tmp_path / "words"))
+    words, asked, config = tiny_tokenizer(), list[tuple[Any, ...]](), engine()
+    monkeypatch.setattr(engine_texts, "load_tokenizer", lambda *given: asked.append(given) or words)
+    config.model_config.tokenizer, config.model_config.tokenizer_revision = "owner/name", "a1b2c3"
     [chooser] = choosers(vllm.LogitsProcessor(config, torch.device("cpu"), False))
     expected = caw.CapacityPolicy("universal-window00").serving(words).network.token_class
     assert isinstance(chooser.policy, caw.CapacityPolicy) and chooser.history == 0
     assert torch.equal(chooser.policy.network.token_class, expected)  # type: ignore[arg-type]
-
-
-def test_v1_the_tokenizer_is_loaded_at_the_engines_revision(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = {**PROFILES["kgw"], "policy": {"name": "capacity", "evaluator": "universal-window00"}}
-    installed.write_text(json.dumps({**FILE, "profiles": {"kgw": said}}))
-    asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(engine_texts, "load_tokenizer", lambda *given: asked.append(given) or tiny_tokenizer())
-    config = engine()
-    config.model_config.tokenizer, config.model_config.tokenizer_revision = "owner/name", "a1b2c3"
-    vllm.LogitsProcessor(config, torch.device("cpu"), False)
     assert asked == [("owner/name", "a1b2c3")]
 
 
@@ -447,6 +446,34 @@ def test_keys_are_read_and_never_shown(installed: Path, tmp_path: Path) -> None:
     assert read.profiles["kgw"].watermark == caw.KGW(12345, delta=3.0)
     assert read.profiles["exp"].watermark == caw.EXP("text", top_k=20)
     assert "12345" not in repr(read) and "text" not in repr(read)
+    assert str(read).startswith(f"caw marks by kgw (kgw, key {caw.KGW(12345).key_id}), exp (exp, key ")
+    assert str(read).endswith("; without caw_profile: kgw; a request may choose 'off' and is not marked")
+
+
+def test_answers_name_their_profile_and_errors_do_not() -> None:
+    """An application that answers with the body it was sent, in two pieces."""
+
+    def answer(body: bytes, path: str = "/v1/completions", status: int = 200) -> tuple[list[Any], bytes]:
+        pieces = [{"body": body[:9], "more_body": True}, {"body": body[9:]}]
+        sent: list[Any] = []
+
+        async def echo(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": status})
+            await send({"type": "http.response.body", "body": (await receive())["body"] + (await receive())["body"]})
+
+        async def receive() -> Any:
+            return pieces.pop(0)
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        asyncio.run(MarkedAnswers(echo)({"type": "http", "method": "POST", "path": path}, receive, send))
+        return sent[0].get("headers", []), sent[1]["body"]
+
+    off = b'{"vllm_xargs": {"caw_profile": "off"}}'
+    for body, name in ((b'{"prompt": "a"}', b"kgw"), (off, b"off"), (b"[1, 2, 3, 4, 5]", None)):
+        assert answer(body) == ([(b"caw-profile", name)] if name else [], body)
+    assert answer(off, status=400)[0] == answer(off, "/tokenize")[0] == []
 
 
 def test_the_file_of_the_page(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,10 @@ The environment is made for it (CAW_VLLM_PYTHON names one to keep). All is float
 """
 
 import json
+import re
+import subprocess
+import sys
+import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +15,7 @@ from typing import Any
 
 import openai
 import pytest
-from integrations.vllm_environment import CASES, KEY, LONGEST, ROOT, Environment, generated, installed, mark_of
+from integrations.vllm_environment import CASES, KEY, LONGEST, NEXT, ROOT, Environment, generated, installed, mark_of
 
 import caw
 from caw.models.facts import ModelFacts
@@ -67,7 +71,7 @@ class Server:
 
     def ask(self, number: int, profile: str | None, sampling: dict[str, Any], **more: Any) -> Any:
         own = {"temperature": 0, "max_tokens": LONGEST, **sampling, **more}
-        body = {name: own.pop(name) for name in ("top_k", "min_p") if name in own}
+        body = {name: own.pop(name) for name in ("top_k", "min_p", "repetition_penalty") if name in own}
         arguments = {} if profile is None else {"vllm_xargs": {"caw_profile": profile}}
         extra = {**arguments, **body, "return_token_ids": True, "stop_token_ids": self.expected.ends}
         extra |= own.pop("extra", {})
@@ -89,7 +93,6 @@ def server(environment: Environment, expected: Expected) -> Iterator[Server]:
 
 
 def compare(made: list[list[int]], wanted: list[list[int]], what: str) -> None:
-    """All equal; the message names the first differences."""
     pairs = zip(made, wanted, strict=True)
     first = {
         number: next(at for at, (a, b) in enumerate(zip([*one, -1], [*other, -1], strict=False)) if a != b)
@@ -127,16 +130,43 @@ def test_requests_of_all_settings_in_one_batch(server: Server) -> None:
     assert list(unmarked.result().choices[0].token_ids) == plain.sequences[0]
 
 
-def test_a_json_schema_holds_and_the_mark_is_inside(server: Server) -> None:
+def test_a_json_schema_holds_and_the_mark_is_in_its_words(server: Server) -> None:
+    """The schema does not say that it is closed; the white space is the unmarked text's."""
     schema = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
-              "required": ["name", "age"], "additionalProperties": False}  # fmt: skip
-    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema}}
+              "required": ["name", "age"]}  # fmt: skip
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema, "strict": True}}
     contents = [
         server.ask(0, profile, {}, response_format=form, max_tokens=60).choices[0].message.content
         for profile in ("kgw", "off")
     ]
     assert contents[0] != contents[1]
-    assert set(json.loads(contents[0])) == {"name", "age"}
+    assert all(set(json.loads(content)) == {"name", "age"} for content in contents)
+    one, other = (re.sub(r'"[^"]*"|\S', "", content) for content in contents)
+    assert one == other, contents
+
+
+def test_answers_and_the_log_say_who_is_marked(server: Server, environment: Environment) -> None:
+    create = server.client.chat.completions.with_raw_response.create
+    for name, stream in (("off", False), ("race", True)):
+        answer = create(model="MODEL", messages=conversation("Hi"), max_tokens=1, stream=stream,
+                        extra_body={"vllm_xargs": {"caw_profile": name}})  # fmt: skip
+        assert answer.headers["caw-profile"] == name
+    assert "caw marks by kgw (kgw, key " in (environment.folder / "server.log").read_text()
+
+
+def test_the_loaders_of_the_next_version_take_the_processor(environment: Environment) -> None:
+    """Its wheel is for GPUs: its Python alone, on the packages of the version before."""
+    wheels, files = environment.folder / "wheels", environment.folder / "next"
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(wheels), NEXT]
+    subprocess.run(pip, check=True, capture_output=True)
+    for wheel in wheels.iterdir():
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(files, [name for name in archive.namelist() if not name.endswith(".so")])
+    script = Path(__file__).with_name("vllm_loaders.py")
+    command = [str(environment.python), str(script), str(files)]
+    done = subprocess.run(command, cwd=environment.folder, env=environment.variables(), capture_output=True, text=True)
+    said = f"{NEXT.partition('==')[2]} caw_profile must be one of kgw\n"
+    assert done.stdout == 2 * said, done.stdout + done.stderr[-4000:]
 
 
 def of_engine(expected: Expected, *cases: str) -> dict[str, Any]:

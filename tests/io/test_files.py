@@ -1,7 +1,5 @@
 """Files that are replaced whole or stay as they were; outputs that are no input; locks."""
 
-from __future__ import annotations
-
 import builtins
 import errno
 import os
@@ -33,7 +31,7 @@ class Full:
         taken, self.left = self.left, 0
         return self.file.write(bytes(data)[:taken])
 
-    def __enter__(self) -> Full:
+    def __enter__(self) -> "Full":
         return self
 
     def __exit__(self, *error: object) -> None:

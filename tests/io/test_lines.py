@@ -18,10 +18,7 @@ SIZE = sum(map(len, LINES))
 
 
 class Faulty(io.FileIO):
-    """A disk with `room` bytes left, which may refuse to give any of them back as often as `stuck` says.
-
-    broken: calls of fsync that fail.
-    """
+    """A disk with `room` bytes that refuses `stuck` times to give any back. broken: calls of fsync that fail."""
 
     room, stuck, broken = 0, 0, 0
 

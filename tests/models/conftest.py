@@ -31,7 +31,6 @@ TOKENS = ["<unk>", *ENDS, *map(chr, range(ord("a"), ord("z") + 1)), "ab", "cd"]
 
 
 def letters(writer: Any) -> None:
-    """A tokenizer of letters and two merges; only one of its two ends is marked."""
     gguf = pytest.importorskip("gguf")
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(TOKENS)
@@ -44,10 +43,7 @@ def letters(writer: Any) -> None:
 def write_gguf(
     path: Path, kinds: Sequence[str] = ("F32",), architecture: str = "llama", hidden: int = 32, **settings: Any
 ) -> tuple[Path, Any]:
-    """(a GGUF file of a tiny model, the model it was made from).
-
-    kinds: types of the matrices, in turns; those of 256 numbers a block hold random numbers instead of the model's.
-    """
+    """(a GGUF file of a tiny model, that model). kinds: of matrices, in turns; those of 256 numbers are random."""
     pytest.importorskip("accelerate")
     path.parent.mkdir(exist_ok=True)
     dim = 128 if architecture == "qwen3" else hidden // 4  # as of real ones: transformers reads none from the file
@@ -72,7 +68,6 @@ def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 @pytest.fixture
 def no_network(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every attempt to reach another machine is kept and refused."""
     attempts: list[Any] = []
 
     def refuse(*args: Any, **kwargs: Any) -> None:

@@ -1,7 +1,4 @@
-"""Tiny random models as .gguf files, written as llama.cpp's converter writes them: all in float32, so nothing is lost.
-
-The converter's names and formulas are written anew here, from the format's description.
-"""
+"""Tiny random models as .gguf files in float32, names and formulas written anew from the format's description."""
 
 import itertools
 import math
@@ -76,10 +73,7 @@ def write_model(
     tokenizer: Extra | None = None,
     kinds: Sequence[str] = ("F32",),
 ) -> Path:
-    """Write the model. extra: settings of the architecture. without: settings and tensors that are left out.
-
-    kinds: types of its matrices, in turns.
-    """
+    """Write the model with extra settings, without some, its matrices of these kinds in turns."""
     gguf = pytest.importorskip("gguf")
     config, writer = model.config, gguf.GGUFWriter(str(path), architecture)
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -113,7 +107,6 @@ def write_model(
 
 
 def stored_as(values: np.ndarray, kind: Any) -> np.ndarray:
-    """A matrix as the file holds it; random blocks of their size where the gguf package cannot make any."""
     gguf = pytest.importorskip("gguf")
     if kind.name == "F32":
         return values
@@ -156,7 +149,6 @@ def add(writer: Any, name: str, value: Any) -> None:
 
 
 def byte_tokenizer(writer: Any) -> None:
-    """256 bytes, a few merges and three special tokens."""
     gguf = pytest.importorskip("gguf")
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(TOKENS)

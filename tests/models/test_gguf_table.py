@@ -1,7 +1,4 @@
-"""Every served architecture and setting of .gguf files: the logits of the model that was written, on both paths.
-
-Files with rope scaling, biases, windows or caps were read without them, and gave another model's answers.
-"""
+"""Every served architecture and setting of .gguf files: the logits of the model that was written, on both paths."""
 
 import warnings
 from collections.abc import Callable

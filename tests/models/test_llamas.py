@@ -56,7 +56,6 @@ def saved(folder: Path, kind: str, **settings: Any) -> Path:
 
 
 def again(place: Path, quantization: str | None = None, dtype: str = "auto") -> tuple[Any, Any]:
-    """Return model and tokenizer of a command's second start."""
     assert not isinstance(load_for_command(place, "cpu", dtype, quantization)[0], LanguageModel)
     return load_for_command(place, "cpu", dtype, quantization)
 

@@ -15,10 +15,7 @@ FALSE_ALARM = 4.5  # standard errors: 7e-6
 
 @pytest.mark.parametrize("temperature", [1.0])
 def test_the_share_found_is_what_theory_says(temperature: float) -> None:
-    """A token of probability q scores -log(1 - M^q), M uniform; one of the free beginning as noise does; a text is
-    found if its sum exceeds the gamma quantile at the level that one of 2 families must reach. The other's chance hits
-    are below the level.
-    """
+    """A token of probability q scores -log(1 - M^q); a text is found above the gamma quantile of half the level."""
     tokenizer = tiny_tokenizer()
     model, rng, found, expected, spread = tiny_model(len(tokenizer)), np.random.default_rng(0), 0, 0.0, 0.0
     prompts = [[i, i + 1, i + 2] for i in range(10, 50)]

@@ -8,7 +8,7 @@ from registry.samples import begun, closed
 
 from caw.detectable.receipts import text_digest
 from caw.registry import Registry
-from caw.registry.report import make_report
+from caw.registry.report import OPEN, Given, make_report
 from caw.registry.report_page import page
 from caw.watermarks import KGW
 
@@ -37,20 +37,24 @@ def texts(registry: Registry) -> list[str]:
     for number, text in enumerate(made[:2]):
         handle = registry.receipts.begin(begun(f"r{number}", key_id=KGW(key=7).key_id))
         tested = {"versions": {"caw": "1.2"}} if number else None
-        handle.close(closed(digest=text_digest(text), detected=number == 0, tested=tested))
+        handle.close(
+            closed(digest=text_digest(text), detected=number == 0, tested=tested, tokens=300, open=(150, 250)[number])
+        )
     registry.receipts.begin(begun("open", key_id=KGW(key=7).key_id))
     registry.receipts.begin(begun("tool", key_id="", unmarked="tool call"))
     return made
 
 
-def unmarked() -> list[str]:
+def unmarked() -> list[Given]:
     generator = torch.Generator().manual_seed(0)
-    return [" ".join(map(str, torch.randint(0, WORDS, (60,), generator=generator).tolist())) for _ in range(100)]
+    texts = [" ".join(map(str, torch.randint(0, WORDS, (60,), generator=generator).tolist())) for _ in range(100)]
+    return [Given(text, language="de" if n < 30 else "") for n, text in enumerate(texts)]
 
 
 def test_what_it_measures(registry: Registry, texts: list[str]) -> None:
     id = KGW(key=7).key_id
-    given = [(texts[0], None), (texts[1], None), (texts[2], id), ("1 2 3", None), ("1 2 3", "ffffffff")]
+    given = [Given(texts[0], language="de"), Given(texts[1]), Given(texts[2], id, "de"), Given("1 2 3"),
+             Given("1 2 3", "ffffffff")]  # fmt: skip
     report = make_report(registry, words, unmarked(), given)
     ours, other = report.keys
     assert (ours.id, ours.marked, other.marked, report.strangers) == (id, 3, 0, 2)
@@ -61,6 +65,10 @@ def test_what_it_measures(registry: Registry, texts: list[str]) -> None:
     assert ours.receipts["detected"] == ours.receipts["undetected"] == 1 and other.receipts == {}
     as_left = {row.tokens: (row.texts, row.measured) for row in ours.power[0].rows}
     assert as_left == {200: (3, 1.0), 300: (2, 1.0), 400: (1, 1.0)}
+    groups = {power.group: [row.texts for row in power.rows] for power in ours.power[3:]}
+    assert groups == {OPEN[1]: [1, 1, 1], OPEN[2]: [1, 1, 0], "language: de": [2, 1, 1]}
+    assert ours.nulls["de"].texts == 30 and f'<th scope="row">{OPEN[1]}</th>' in page(report)
+    assert "30 unmarked texts, language: de" in page(report)
     assert ours.power[2].rows[0].texts < 3  # three tenths of the words are gone: texts got shorter
     assert other.power == ()
     for key in report.keys:  # 100 texts at 1e-3: four alarms would be one in ten thousand
@@ -69,7 +77,7 @@ def test_what_it_measures(registry: Registry, texts: list[str]) -> None:
 
 def test_keys_that_mark_no_more_on_demand(registry: Registry, texts: list[str]) -> None:
     registry.marking.revoke(KGW(key=7).key_id)
-    given = [(texts[0], None)]
+    given = [Given(texts[0])]
     assert [key.tenant for key in make_report(registry, words, unmarked()[:9], given).keys] == ["globex"]
     both = make_report(registry, words, unmarked()[:9], given, every=True)
     assert {(key.tenant, key.state, key.marked) for key in both.keys} == {

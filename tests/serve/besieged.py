@@ -1,7 +1,5 @@
 """A server as a process of its own, with a tiny model and a registry, and what an attacker does to it by hand."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json
@@ -29,7 +27,7 @@ class Keep:
     tokens: dict[str, str] = field(repr=False)
 
     @classmethod
-    def build(cls, url: str) -> Keep:
+    def build(cls, url: str) -> "Keep":
         master = new_master_key()
         with cls(url, master, {}).opened(create=True) as registry:
             for tenant in ("acme", "other"):
@@ -90,7 +88,6 @@ class Besieged(Process):
         return str(json.loads(body)["choices"][0]["text"])
 
     def patience(self) -> float:
-        """Seconds that /health takes."""
         started = time.monotonic()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         connection.request("GET", "/health")

@@ -1,7 +1,5 @@
 """A server with a tiny model in a thread of this process, and OpenAI's own client."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -45,7 +43,7 @@ class Kept:
     closed: list[Closed] = field(default_factory=list)
     fails: str = ""
 
-    def begin(self, begun: Begun) -> _Handle:
+    def begin(self, begun: Begun) -> "_Handle":
         if self.fails == "begin":
             raise OSError("no space left on device")
         self.begun.append(begun)
@@ -118,7 +116,6 @@ class Running:
         return openai.OpenAI(base_url=f"{self.server.url}/v1", api_key=key, max_retries=0, timeout=60)
 
     def complete(self, prompt: Any, *, key: str = "one", **settings: Any) -> Any:
-        """A completion, greedy unless told otherwise."""
         asked = {"model": NAME, "temperature": 0, **settings}
         return self.client(key).completions.create(prompt=prompt, **asked)
 
@@ -170,11 +167,11 @@ def chat_ids(*messages: dict[str, str]) -> list[int]:
 class Process:
     """`caw serve` in a process of its own, whose log is read all the while. secrets: of its environment."""
 
-    def __init__(self, *arguments: str, **secrets: str) -> None:
+    def __init__(self, *arguments: str, command: str = "serve", **secrets: str) -> None:
         self.said: list[str] = []
         inherited = {name: value for name, value in os.environ.items() if name not in ("CAW_KEY", "CAW_REGISTRY")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "caw.cli", "serve", "--port", "0", *arguments],
+            [sys.executable, "-m", "caw.cli", command, "--port", "0", *arguments],
             env={**inherited, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **secrets}, stderr=subprocess.PIPE,
             text=True,
         )  # fmt: skip
@@ -199,7 +196,6 @@ class Process:
         self.process.wait(60)
 
     def stop(self) -> None:
-        """As its operator would; it ends well."""
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(90) == 0, "".join(self.said)
         self._reader.join(10)

@@ -19,9 +19,9 @@ from caw.detectable.receipts import text_digest
 from caw.models.eval_mode import model_lock
 from caw.serve import body_limits
 from caw.serve.contracts import Begun, MarkRules
+from caw.serve.desk import WORKERS
 from caw.serve.log_lines import LINES, SECONDS, LogLines
 from caw.serve.requests import CompletionRequest
-from caw.serve.service import WORKERS
 
 ASK: dict[str, Any] = {"model": NAME, "prompt": "the sky", "temperature": 0}
 SENT = {"authorization": "Bearer one", "content-type": "application/json"}

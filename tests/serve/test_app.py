@@ -158,7 +158,6 @@ def test_strangers_are_refused_and_nothing_is_made_without_a_key(served: Running
 
 
 def test_many_who_ask_for_its_health_cost_one_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is a commit, and anyone may ask."""
     checks: list[int] = []
     monkeypatch.setattr(Kept, "check", lambda self: checks.append(1))
     with running() as served:

@@ -229,7 +229,7 @@ def test_enforcement_refuses_short_requests_and_takes_continued_ones(served: Run
 
 
 def test_a_token_is_the_servers_own() -> None:
-    part = TextSoFar((5, 6, 2**31), 1, math.inf, True, "00", 3, 2**64 - 1, 0, "id", 100)
+    part = TextSoFar((5, 6, 2**31), 1, math.inf, 3, True, "00", 3, 2**64 - 1, 0, "id", 100)
     about = ("tenant", "key", "")
     mine = Continuations(b"secret", lambda: 99)
     assert mine.read(mine.give(part, about), about) == part

@@ -1,5 +1,6 @@
 """A mark that describes itself, and `caw detect --at`, which needs nothing else."""
 
+import contextlib
 import hashlib
 import json
 import threading
@@ -12,6 +13,7 @@ import pytest
 from cli.running import assert_refused, run
 from serve.serving import DIRECTORY, KEY, MARK, NAME, Directory, Running, alone, parts, running
 
+from caw.cli import detect_at
 from caw.serve.contracts import LEVEL, MarkKey, Tenant
 
 
@@ -54,9 +56,23 @@ def test_a_server_tests_texts_for_whoever_has_neither_key_nor_tokenizer(served: 
     assert [(one["id"], one["verdict"]) for one in found] == [(1, "marked"), (2, "too short")]
     too_long = at(served, "--text", "x" * 100_001)
     assert too_long.exit_code == 1 and "status 400; text must be 1 to 100000 characters" in too_long.stderr
-    for _ in range(10):
-        last = at(served, "--text", "x")
+
+
+def test_texts_wait_where_the_limit_of_requests_is_met(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates, waits = served.service.detection.rates, list[float]()
+
+    def refilled(seconds: float) -> None:
+        waits.append(seconds)
+        rates._left.clear()
+
+    monkeypatch.setattr(detect_at.time, "sleep", refilled)
+    monkeypatch.setattr(rates, "rate", 0.0)
+    results = [at(served, "--text", "x") for _ in range(12)]
+    assert {(one.exit_code, one.stdout) for one in results} == {(0, "The text is too short to decide.\n")} and waits
+    monkeypatch.setattr(detect_at, "PATIENCE", 0.0)
+    last = [at(served, "--text", "x") for _ in range(11)][-1]
     assert (last.exit_code, last.stdout) == (1, "") and "status 429; rate limit for requests" in last.stderr
+    rates._left.clear()
 
 
 def test_what_has_no_effect_there_is_refused(served: Running) -> None:
@@ -69,15 +85,24 @@ def test_what_has_no_effect_there_is_refused(served: Running) -> None:
         assert_refused(run("detect", "--at", url, "--text", "x", key=None), why)
 
 
-@pytest.mark.parametrize("body", ["no JSON", "[1]", "{}", '{"verify": {"path": "//elsewhere.example/"}}'])
-def test_an_answer_of_something_else_says_so(body: str) -> None:
-    """A path must not lead to another host."""
+@contextlib.contextmanager
+def another(status: int = 200, body: str = "", where: str = "") -> Iterator[tuple[str, list[str]]]:
+    """A server of one document, which redirects what else it gets: its URL, and the bodies that it got."""
+    got: list[str] = []
 
     class Other(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200)
+            self.send_response(200 if body else status)
+            if not body:
+                self.send_header("location", where + self.path)
             self.end_headers()
             self.wfile.write(body.encode())
+
+        def do_POST(self) -> None:
+            got.append(self.rfile.read(int(self.headers["content-length"])).decode())
+            self.send_response(status)
+            self.send_header("location", where + self.path)
+            self.end_headers()
 
         def log_message(self, *_: Any) -> None:
             return
@@ -85,9 +110,31 @@ def test_an_answer_of_something_else_says_so(body: str) -> None:
     other = HTTPServer(("127.0.0.1", 0), Other)
     threading.Thread(target=other.serve_forever, daemon=True).start()
     try:
-        url = f"http://127.0.0.1:{other.server_port}"
-        result = run("detect", "--at", url, "--text", "x", key=None)
+        yield f"http://127.0.0.1:{other.server_port}", got
     finally:
         other.shutdown()
         other.server_close()
+
+
+@pytest.mark.parametrize("body", ["no JSON", "[1]", "{}", '{"verify": {"path": "//elsewhere.example/"}}'])
+def test_an_answer_of_something_else_says_so(body: str) -> None:
+    """A path must not lead to another host."""
+    with another(body=body) as (url, _):
+        result = run("detect", "--at", url, "--text", "x", key=None)
     assert result.exit_code in (1, 2) and result.stdout == "" and "caw: http" in result.stderr
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_text_goes_to_the_host_of_the_description_and_no_further(served: Running, status: int) -> None:
+    served.service.detection.rates._left.clear()
+    with another(status, where=served.server.url) as (url, got):
+        result = run("detect", "--at", url, "--text", "x", key=None)
+        assert (result.stdout, got) == ("The text is too short to decide.\n", [])  # it went where the document is
+    with (
+        another(body="{}") as (stranger, heard),
+        another(status, '{"verify": {"path": "/v1/detect"}}', stranger) as (url, got),
+    ):
+        result = run("detect", "--at", url, "--text", "x", key=None)
+    assert result.exit_code == 1 and f"redirects to {stranger}/v1/detect; give that server" in result.stderr
+    assert (got, heard) == (['{"text": "x"}'], [])

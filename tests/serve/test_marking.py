@@ -2,13 +2,15 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
+from generating import Recorder
 from serve.serving import DIRECTORY, KEY, MARK, NAME, Running, alone, parts, running
 
 import caw
-from caw.detectable import search
+from caw.detectable import guarding, search
 from caw.detectable.receipts import text_digest
 from caw.policies import Target
 from caw.serve.contracts import MarkKey, MarkRules, Tenant
@@ -98,12 +100,39 @@ def test_greedy_texts_are_guarded_where_the_operator_says_so(monkeypatch: pytest
         tested = server.log.closed[-1].tested
         said = {name: getattr(want.receipts[0], name) for name in ("keeps", "kept", "changes", "rollouts", "p_value")}
         assert tested is not None and {name: tested[name] for name in said} == said
-        for others in ({"temperature": 1, "seed": 1}, {"temperature": 0, "stream": True}, {"logprobs": 1}):
-            answer = server.complete(start, max_tokens=20, **others)
-            list(answer) if "stream" in others else answer.choices[0].text
+        chunks = list(server.complete(start, max_tokens=40, temperature=0, stream=True))
+        assert "".join(chunk.choices[0].text for chunk in chunks) == want.texts[0], "what reads whole texts"
+        for others in ({"temperature": 1, "seed": 1}, {"logprobs": 1}):
+            assert server.complete(start, max_tokens=20, **others).choices[0].text
             server.idle()
             tested = server.log.closed[-1].tested
             assert tested is not None and tested["keeps"] is None
+
+
+def test_streams_are_guarded_by_windows_and_go_on_under_their_sub_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "broken", lambda *_: "")
+    monkeypatch.setattr(guarding, "by_window", lambda guard: True)
+    guard, shared = caw.Guard(lambda old, new: True, rejoin=2, horizon=8, window=8), caw.KGW(key=1, subkeys=4)
+    given = {"watermark": shared.with_key(KEY), "max_new_tokens": 60, "detectable_at": 0.2, "progress": False}
+    want: Any = caw.generate(*parts(), "so", guard=guard, streamer=Recorder(), **given)  # type: ignore[arg-type]
+    [asked] = want.receipts
+    with running(shared, rules=MarkRules(detectable_at=0.2), guard=guard, max_factor=4.0) as server:
+        chunks = list(server.complete("so", max_tokens=60, temperature=0, stream=True))
+        pieces = [chunk.choices[0].text for chunk in chunks]
+        assert "".join(pieces) == want.texts[0] and len(pieces) >= 3
+        server.idle()
+        tested = server.log.closed[-1].tested
+        said = ("windows", "changes", "rollouts", "p_value", "subkey")
+        assert tested is not None and [tested[name] for name in said] == [getattr(asked, name) for name in said]
+        assert asked.changes and asked.windows and asked.windows >= 4 and asked.subkey
+        text = want.texts[0]
+        for _ in range(2):
+            extra = {"continuation": chunks[-1].caw["continuations"][0]}
+            chunks = list(server.complete("so" + text, max_tokens=20, temperature=0, stream=True, extra_body=extra))
+            text += "".join(chunk.choices[0].text for chunk in chunks)
+            server.idle()
+            tested = server.log.closed[-1].tested
+            assert tested is not None and (tested["subkey"], tested["keeps"]) == (asked.subkey, "<lambda>")
 
 
 def test_texts_whose_guard_finds_no_change_are_marked_as_the_others() -> None:

@@ -33,7 +33,7 @@ TALK, CALL = "[a-z ]{150}", r'<tool_call>\n\{"name": "look", "arguments": \{"cit
 def served() -> Iterator[Running]:
     rules = {
         "spared": MarkRules(exempt_tools=True), "strict": MarkRules(1e-3, True, 100, exempt_tools=True),
-        "all": MarkRules(1e-3, True, 100),
+        "all": MarkRules(1e-3, True, 100), "thinks": MarkRules(1e-3, True, 100, exempt_thinking=True),
     }  # fmt: skip
     tenants = {name: Tenant(name, MarkKey("k1", KEY), rule) for name, rule in rules.items()}
     with running(directory=Directory({**DIRECTORY.tenants, **tenants}), max_length=512) as found:
@@ -136,6 +136,16 @@ def test_a_text_of_spared_calls_is_neither_tested_nor_refused(served: Running, w
     with pytest.raises(openai.InternalServerError, match="no attempt gave a detectable text"):
         ask(served, "strict", temperature=1)
     assert ask(served, "all").message.content.startswith("<tool_call>"), "marked as a text, and found"
+
+
+def test_a_thought_does_not_make_a_short_answer_one_that_must_be_detected(served: Running, writes: Any) -> None:
+    writes("<think>a{150}</think>a{30}")  # nothing that the mark could choose
+    assert ask(served, "thinks").message.content == f"<think>{'a' * 150}</think>{'a' * 30}"
+    served.idle()
+    assert served.log.closed[-1].tokens > 100 and served.log.closed[-1].detected is False
+    writes("<think>a{10}</think>a{150}")
+    with pytest.raises(openai.InternalServerError, match="no attempt gave a detectable text"):
+        ask(served, "thinks")
 
 
 @pytest.mark.parametrize("token", ["(.)", "(<.*?>)"])

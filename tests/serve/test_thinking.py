@@ -28,10 +28,7 @@ def test_the_section_is_the_one_at_the_beginning() -> None:
 
 
 def test_marks_rest_in_the_section_and_go_on_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to the closing string the model's own tokens, behind it those that its mark gives.
-
-    Only the chat template opens a section: clients who write prompts to their end got all of their texts unmarked.
-    """
+    """Only the chat template opens a section: clients who write prompts to their end got unmarked texts."""
     model, tokenizer = parts()
     monkeypatch.setattr(tokenizer, "chat_template", tokenizer.chat_template + "<think>")
     asked = {"role": "user", "content": "x"}

@@ -42,10 +42,7 @@ def poisoned_memory() -> Iterator[None]:
 
 @pytest.fixture
 def kernel(device: torch.device) -> Callable[..., Any]:
-    """Calls a Triton kernel by its operator's name: for the tests that the compiled operators have as well.
-
-    Arguments go to the device, results come back, and what the kernel changed of its arguments too.
-    """
+    """Calls a Triton kernel by its operator's name, arguments on the device, for tests of compiled operators too."""
 
     def call(name: str, *given: Any, **options: Any) -> Any:
         moved, named = tree_map(lambda x: x.to(device) if torch.is_tensor(x) else x, (given, options))

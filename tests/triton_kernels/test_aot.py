@@ -1,7 +1,4 @@
-"""Ahead-of-time compilation: what the launchers ask for compiles to cubin within its bounds, without a GPU.
-
-Each compile runs in a process of its own kind: this one may hold Triton's interpreter, which cannot compile.
-"""
+"""What the launchers ask for compiles to cubin within its bounds without a GPU, in processes without interpreter."""
 
 import os
 import re

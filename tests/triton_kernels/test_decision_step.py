@@ -162,29 +162,3 @@ def test_nan_goes_through_the_class_masses(device):
     arguments["probs"][0][0, 3] = torch.nan
     found = compare(device, arguments)
     assert found["capacity"][0].isnan() and not found["capacity"][3].isnan()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"candidates": torch.zeros(5, 129, dtype=torch.int64)}, "candidates must have 1 to 128 columns"),
-        ({"needs": torch.zeros(5, 6)}, r"needs must have shape \[5, 7\]"),
-        ({"counts": torch.ones(5)}, "counts must be int64"),
-        ({"active": torch.ones(5)}, "active must be bool"),
-        ({"factor": torch.ones(4)}, r"factor must have shape \[5\]"),
-        ({"ids": []}, "ids must be 3 tensors"),
-        ({"pending": []}, "pending must be 3 tensors"),
-        ({"k": 101}, "k must be in"),
-        ({"classes": 12}, r"weights\[2\] must have shape"),
-        ({"table": torch.zeros(5)}, "table must be uint8"),
-        ({"ring": torch.zeros(3, 5, 9, dtype=torch.int64)}, r"ring must have shape \[any, 5, 10\]"),
-        ({"floats": torch.zeros(2, 5, 2)}, r"floats must have shape \[3, 5, 2\]"),
-        ({"window": 11}, "padded must be wider than the window"),
-        ({"ends": torch.zeros(5, 65, dtype=torch.int64)}, "ends must have at most 64 columns"),
-        ({"rule": 3}, r"rule must be in \[0, 2\]"),
-        ({"slots": 0}, "slots must be at least 1"),
-    ],
-)
-def test_wrong_input_is_named(device, change, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        decision_step(**moved_to(device, {**inputs(EVALUATED), **change}))

@@ -58,10 +58,7 @@ def close_rows(actual: torch.Tensor, expected: torch.Tensor) -> bool:
 
 @pytest.mark.parametrize("case", ["one part", "parts"])
 def test_packed_rows_have_the_bits_of_whole_ones(device, case):
-    """Each row as where every sequence carries all slots; slots that nobody carries stay as they were.
-
-    Bit for bit on a GPU; the interpreter's products are NumPy's, whose sums depend on their number on some CPUs.
-    """
+    """Slots that nobody carries stay. Bit for bit on a GPU; the interpreter's sums are NumPy's."""
     same = torch.equal if device.type == "cuda" else close_rows
     torch.manual_seed(5)
     one = {"batch": 4, "candidates": 3, "head_norms": True, "window": 4}
@@ -126,7 +123,6 @@ def of_family(family, rotated=None, **case):
 
 @pytest.mark.parametrize("case", FAMILIES)
 def test_families(device, case):
-    """At most eight launches, and the reference's numbers."""
     torch.manual_seed(11)
     given = of_family(**FAMILIES[case])
     assert_as_reference(decoder_layer, decoder_layer_ref, given, device)

@@ -1,7 +1,4 @@
-"""Every kernel is a torch op: schema, mutation and fake agree with what runs, and a full graph holds it.
-
-On the CPU these run the reference or the extension, on a CUDA device the kernel: the same calls as in test_ops.py.
-"""
+"""Every kernel is a torch op: schema, mutation and fake agree with what runs; the calls are test_ops.py's."""
 
 import subprocess
 import sys

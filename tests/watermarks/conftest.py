@@ -8,7 +8,6 @@ from tiny import tiny_model
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    """Of 97 tokens, none of which ends a text."""
     model = tiny_model(97)
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0

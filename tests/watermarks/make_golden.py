@@ -45,7 +45,6 @@ def derived(key: int | str, domain: bytes) -> int:
 
 
 def window(ids: list[int], i: int, width: int) -> list[int]:
-    """The `width` ids before position i, oldest first, -1 where there are none."""
     return [ids[j] if j >= 0 else -1 for j in range(i - width, i)]
 
 
@@ -77,7 +76,6 @@ def exp_numerators(key: int | str, width: int, ids: list[int]) -> list[int]:
 
 
 def greens(scheme: str, key: int | str, gamma: float, width: int, ids: list[int]) -> str:
-    """One digit a token, 1 = green."""
     before = 0 if scheme == "unigram" else width - (scheme == "selfhash")
     out = []
     for i, token in enumerate(ids):

@@ -1,7 +1,4 @@
-"""Under sampling: the original token is the model's own draw, and full strength is the watermark's own distribution.
-
-Chi-square tests against closed forms; each has false-alarm rate 1e-6. Vocabularies are smaller than the record.
-"""
+"""Under sampling: chi-square tests against closed forms, false-alarm rate 1e-6, vocabularies below the record."""
 
 from itertools import permutations
 from typing import Any
@@ -21,7 +18,6 @@ PROBS = LOGITS.double().softmax(0).numpy()
 
 
 def sampled(watermark: Watermark, *, fresh_contexts: bool) -> Position:
-    """DRAWS positions with the same logits, each with its own sampling noise, and one context or one each."""
     scores = LOGITS.expand(DRAWS, -1)
     choice = scores - torch.log(-torch.log(torch.rand(scores.shape, dtype=torch.float64))).float()
     record = Record.from_logits(choice, k=len(LOGITS) + 1)  # one column of padding

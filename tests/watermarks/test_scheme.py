@@ -20,6 +20,7 @@ WATERMARKS: dict[str, Watermark] = {
     "exp": EXP(key=KEY),
     "exp markllm": EXP(key=KEY, format="markllm", vocab_size=50),
     "exp vllm-dual": EXP(key=KEY, format="vllm-dual"),
+    "exp sglang": EXP(key=[KEY, 5 * KEY], format="sglang"),
     "synthid": SynthID(KEY),
 } | {
     f"{name} {seeding}": KGW(key=KEY, format=name, seeding=seeding, vocab_size=50)

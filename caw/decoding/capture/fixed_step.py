@@ -4,8 +4,6 @@ Every call makes the same tensor operations on the same addresses, so a CUDA gra
 go to a ring buffer. The tests run a `DeviceStep` under fake tensors and as a recorded replay.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +41,7 @@ class OutputRing:
     @classmethod
     def empty(
         cls, size: int, batch: int, rungs: int, trace: bool, device: torch.device, alternatives: int = 0
-    ) -> OutputRing:
+    ) -> "OutputRing":
         """R = size; rungs: M, the width of the ladders."""
         columns, numbers = (
             (3 + rungs if trace else 1) + alternatives,

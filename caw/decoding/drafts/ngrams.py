@@ -109,10 +109,7 @@ class NgramFollower:
 
 
 class NgramDrafter:
-    """Looks up the last tokens in the prompt, the text and the texts finished before.
-
-    Given to several calls it remembers the texts of all of them. alone: it remembers none.
-    """
+    """Looks up the last tokens in the prompt, the text and, unless `alone`, the texts finished before, of any call."""
 
     expected = EXPECTED
 

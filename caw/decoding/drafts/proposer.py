@@ -79,9 +79,7 @@ class Earned(Width):
 
 @dataclass(frozen=True)
 class Guess:
-    """tokens: what may come, in order. trust: a small number, greater for better reasons to think so (the length of a
-    match); how often guesses of equal trust were right decides which one is followed, and how far.
-    """
+    """What may come, in order. trust: a small number, more for better reasons; how often equals were right tells."""
 
     tokens: Sequence[int] = ()
     trust: int = 0
@@ -114,10 +112,7 @@ ROOTS = 2  # candidates behind which a guess is looked for; the others are hardl
 
 
 class Proposer:
-    """Follows the texts of a batch.
-
-    drafter: what guesses. width: how far guesses are followed. vocab_size: ids from there on are no tokens.
-    """
+    """Follows a batch's texts. width: how far guesses are followed. vocab_size: ids from there on are no tokens."""
 
     def __init__(self, drafter: Drafter, width: Width, vocab_size: int) -> None:
         self.drafter, self.width, self.vocab_size = drafter, width, vocab_size

@@ -5,8 +5,6 @@ ahead: the original one) is the next drafted one, its logits are known, and no f
 decision falls on another token, that one waits (`DecodeState.pending`): it is the only candidate of the next forward.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
@@ -56,7 +54,7 @@ class Ahead:
     @classmethod
     def of(
         cls, logits: torch.Tensor, tree: DraftTree, chains: Sequence[Chain], trusts: Sequence[int], follow: list[bool]
-    ) -> Ahead:
+    ) -> "Ahead":
         """Behind a forward; follow: whether each sequence chose the root of its draft."""
         tokens, places = tree.tokens.tolist(), tree.places.tolist()
         drafted = [len(chain.tokens) for chain in chains]
@@ -88,10 +86,7 @@ class Ahead:
             self.drafts[number] = self.drafts[number][1:] if right else []
 
     def outcomes(self, active: Sequence[bool]) -> list[tuple[int, int, int]]:
-        """Return (trust, tokens drafted, tokens accepted) of each draft, at the end.
-
-        What was left where a text ended (it is not active) was not wrong.
-        """
+        """Return (trust, tokens drafted, tokens accepted) of each draft; what a text's end left over was not wrong."""
         rows = zip(self.trusts, self.drafted, self.accepted, active, strict=True)
         return [(trust, drafted if goes_on else right, right) for trust, drafted, right, goes_on in rows if drafted]
 

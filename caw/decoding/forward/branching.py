@@ -43,10 +43,7 @@ def forward_candidates(
 def forward_all(
     model: Any, cache: SiblingCache, candidates: torch.Tensor, branching: Branching, limit: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `forward_packed`, with the same number of candidates for each sequence.
-
-    Rows with fewer candidates carry their original again, whose result is not used.
-    """
+    """As `forward_packed`, with equally many candidates of each; spare rows carry their original, unused."""
     logits = forward_candidates(model, cache, candidates, branching, limit)
     batch, width = candidates.shape
     return logits.flatten(0, 1), torch.arange(batch, device=candidates.device) * width

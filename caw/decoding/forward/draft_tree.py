@@ -9,8 +9,6 @@ as it would read committed tokens: the same spans, lanes and rounding. The other
 committed tokens alone, and their keys and values are kept behind the chain, where nobody reads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,7 +39,7 @@ class DraftTree:
     drafts: list[int]
 
     @classmethod
-    def of(cls, candidates: Sequence[Sequence[int]], chains: Sequence[Chain], lengths: Sequence[int]) -> DraftTree:
+    def of(cls, candidates: Sequence[Sequence[int]], chains: Sequence[Chain], lengths: Sequence[int]) -> "DraftTree":
         """Make the tree of B sequences of lengths[b] committed tokens each; one without candidates has no row."""
         columns: tuple[list[int], ...] = ([], [], [], [])
         first, drafts = [], []

@@ -6,8 +6,6 @@ as one token. General products also sum in another order at other numbers of row
 what is decoded beside it; so on a CPU prompts and large batches, where they are the faster ones, take `small_linear`
 too. On a GPU more rows than a step of a few texts has take general products."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,8 +1,4 @@
-"""Kinds of decoder layers that share one formula: the names of their parts, and their arithmetic.
-
-The operators know what Llama does and what Gemma does otherwise (`Family`), merged matrices and heads of which a part
-is rotated, as Phi-3 has them, and on a CPU Granite's multipliers.
-"""
+"""Kinds of decoder layers that share one formula (`Family`): the names of their parts, and their arithmetic."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -118,7 +114,6 @@ BODIES = {name.removesuffix("DecoderLayer") + kind.body for name, kind in LAYERS
 
 
 def class_name(module: Any) -> str:
-    """Return module and name of a module's class."""
     return f"{type(module).__module__}.{type(module).__qualname__}"
 
 

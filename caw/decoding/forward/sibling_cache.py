@@ -10,10 +10,7 @@ steps that read back: no graph spans devices. Lengths live on the main device, w
 layer has a copy of them.
 """
 
-from __future__ import annotations
-
 import math
-import mmap
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +19,7 @@ from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
 from caw import ops
+from caw.models.huge_pages import mapped
 from caw.record import kept_rows
 from caw.settings import PrefillAttention
 
@@ -35,7 +33,7 @@ class SiblingLayer(CacheLayerMixin):
     is_compileable = True
     is_sliding = False
 
-    def __init__(self, owner: SiblingCache, index: int) -> None:
+    def __init__(self, owner: "SiblingCache", index: int) -> None:
         super().__init__()
         self.owner, self.index = owner, index
         self.attended = False  # whether attention over this layer has ever come to this library's function
@@ -112,10 +110,7 @@ class SiblingCache(Cache):
         self.scratch = key.new_zeros(self.num_layers, 2, self.batch, self.slots, heads, dim)
 
     def put(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Keys and values [rows, HK, tokens, D] of one forward: to the store in prefill, to scratch in a step.
-
-        Packed candidates are rows of one token each.
-        """
+        """Keys and values [rows, HK, tokens, D] of a forward: to the store in prefill, to scratch (1) in a step."""
         assert self.store is not None and self.scratch is not None
         if self._prefill_rows is not None:
             places = slice(self._prefill_start, self._prefill_start + key.shape[2])
@@ -217,17 +212,17 @@ class SiblingCache(Cache):
 
 
 def _zeros(like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return zeros that take memory on a CPU only where something is written: texts end long before the capacity."""
+    """Return zeros that take memory on a CPU only where something is written: texts end long before the capacity.
+
+    In pages of the usual size: huge ones would reach over several heads' places, and made no step faster.
+    """
     count = math.prod(shape)
-    if like.device.type != "cpu" or not count or not hasattr(mmap, "MAP_PRIVATE"):
-        return like.new_zeros(shape)
-    size = count * like.itemsize
     try:
-        area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        area = mapped(count * like.itemsize) if like.device.type == "cpu" and count else None
     except OSError as error:
-        found = f"expected {size} bytes for keys and values, found fewer; lower batch_size or max_new_tokens"
-        raise torch.OutOfMemoryError(found) from error
-    return torch.frombuffer(area, dtype=like.dtype, count=count).view(shape)
+        found = f"expected {count * like.itemsize} bytes for keys and values, found fewer"
+        raise torch.OutOfMemoryError(f"{found}; lower batch_size or max_new_tokens") from error
+    return like.new_zeros(shape) if area is None else torch.frombuffer(area, dtype=like.dtype, count=count).view(shape)
 
 
 class SpreadCache(Cache):

@@ -1,15 +1,10 @@
 """Base of the formats of other systems: keys that those can represent, and numbers over one model's vocabulary."""
 
-from __future__ import annotations
-
 from caw.watermarks.scheme import Scheme
 
 
 class ForeignScheme(Scheme):
-    """A scheme of another system.
-
-    format_name: for messages. size: V, the size of the model's logits; None until a model or a caller provides it.
-    """
+    """A scheme of another system, whose name is for messages. size: V of the logits; None until one provides it."""
 
     foreign = True
 

@@ -77,9 +77,7 @@ class ForeignLists(ForeignScheme, GreenScheme):
         return sbw.green_fraction(self.gamma) if self.rule.philox else self.lists.size / self.vocab_size
 
     def seeds(self, context: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return seeds int64 [B, N] of tokens [B, N] after contexts [B, W]; with missing tokens (taken as 0) they are
-        meaningless.
-        """
+        """Return seeds int64 [B, N] of tokens [B, N] after contexts [B, W]; meaningless for missing tokens (0)."""
         used = clamped(context[:, context.shape[1] - self.needed :])
         found = self.rule.seeds(self.keys[0], self.vocab_size, used, clamped(tokens), self.table)
         return space_of(tokens).broadcast_to(found, tokens.shape)
@@ -132,10 +130,7 @@ class ForeignLists(ForeignScheme, GreenScheme):
 
 
 class TestedLists(ForeignLists):
-    """Lists of formats that test only the most likely tokens of the row before sampling noise.
-
-    Ties among them go to the smaller id; transformers' sort leaves their order open.
-    """
+    """Lists that test only the likeliest tokens before sampling noise; ties go to the smaller id, unlike in a sort."""
 
     def likeliest_green(
         self, position: Position, delta: float, max_strength: float

@@ -19,16 +19,12 @@ WORD = 32
 
 
 class DrawnLists:
-    """Membership in the lists of `PermutationLists`, drawn on the seeds' device at every call.
-
-    Nothing is cached or read back, so a CUDA graph can capture the calls.
-    """
+    """As `PermutationLists`, drawn on the seeds' device at every call, without cache: a CUDA graph can capture it."""
 
     def __init__(self, vocab_size: int, size: int) -> None:
         self.vocab_size, self.size = vocab_size, size
 
     def contains(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """As `PermutationLists.contains`."""
         flat, ids = seeds.reshape(-1).contiguous(), tokens.reshape(-1).contiguous()
         return ops.permutation_contains(flat, ids, self.vocab_size, self.size).reshape(seeds.shape)
 
@@ -46,18 +42,12 @@ def unpacked(sets: torch.Tensor, known: int, vocab_size: int) -> torch.Tensor:
 
 
 def draws_on_device(seeds: torch.Tensor) -> bool:
-    """Return whether lists are drawn on the seeds' own device, a GPU with the CUDA extension. Nothing is cached
-    there.
-    """
+    """Return whether lists are drawn, and never cached, on the seeds' own device: a GPU with the CUDA extension."""
     return seeds.is_cuda and ops.has_kernel("permutation_contains", "cuda")
 
 
 class PermutationLists:
-    """Membership in the lists of one (vocab_size, size). Mutates only its own cache.
-
-    Args:
-        vocab_size: V. size: entries of a list. keep: whether to cache lists; not worth it if each is used once.
-    """
+    """Membership in the lists of one (V, size). keep: whether to cache them, which only repeated use pays for."""
 
     def __init__(self, vocab_size: int, size: int, keep: bool = True) -> None:
         self.vocab_size, self.size = vocab_size, size
@@ -66,10 +56,7 @@ class PermutationLists:
         self.known: dict[int, np.ndarray] = {}
 
     def contains(self, seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return whether tokens (int64, any shape, >= 0) are in the lists of seeds (int64, same shape), as bool.
-
-        Tokens >= V are in no list.
-        """
+        """Return bool: whether tokens int64 >= 0 are in the lists of seeds (same shape). Tokens >= V are in none."""
         if not isinstance(seeds, np.ndarray):
             drawn = DrawnLists(self.vocab_size, self.size)
             if draws_on_device(seeds):

@@ -11,8 +11,6 @@ first tokens of a text. A rule that also hashes the candidate ("salted") would n
 vocabulary, so transformers tests only the 40 most likely tokens and lm-watermarking 41 (its loop ends after index 40).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from caw.io.show import shown

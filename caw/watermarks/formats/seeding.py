@@ -60,9 +60,7 @@ def hashint(values: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 
 
 def anchored_minimum(key: int, window: torch.Tensor, tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Return the smallest key * hashint(x) * hashint(token), x in window [B, W] or the token itself; wrapping int64 [B,
-    N].
-    """
+    """Return the least key * hashint(x) * hashint(token), x in window [B, W] or the token; wrapping int64 [B, N]."""
     anchor = hashint(tokens, table)
     others = hashint(window, table)
     best = key * anchor * anchor
@@ -89,12 +87,10 @@ def fixed_table(key: int, vocab_size: int) -> np.ndarray:
 
 
 def keyed_table(key: int, vocab_size: int) -> np.ndarray:
-    """Return transformers' table."""
     return permutation_table(key & MASK, TABLE_SIZE)
 
 
 def vocabulary_table(key: int, vocab_size: int) -> np.ndarray:
-    """Return MarkLLM's table."""
     return permutation_table(key & MASK, vocab_size)
 
 

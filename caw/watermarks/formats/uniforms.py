@@ -23,9 +23,7 @@ BITS = 24
 
 
 def rand_at(seeds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Return torch.rand(V)[tokens] of the generators of seeds (int64, broadcast against tokens >= 0), float64 in [0,
-    1).
-    """
+    """Return torch.rand(V)[tokens] of seeds' generators (int64, broadcast with tokens >= 0), float64 in [0, 1)."""
     if isinstance(tokens, np.ndarray):
         seeds, tokens = np.broadcast_arrays(seeds, tokens)
         words = text_scores.generator_words(seeds.reshape(-1), tokens.reshape(-1))

@@ -1,9 +1,4 @@
-"""Attacks on texts: each is a seeded function of a text and its id, see `base.Attack`.
-
-`parse_attack("word-d:0.1")` makes one from its name; ATTACKS lists them all.
-"""
-
-from __future__ import annotations
+"""Attacks on texts: seeded functions of a text and its id, `parse_attack("word-d:0.1")` by name; see ATTACKS."""
 
 import re
 from collections.abc import Callable

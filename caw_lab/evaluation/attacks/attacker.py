@@ -4,8 +4,6 @@ Attacked texts are stored in attacked/ATTACK/CELL.SOURCE.jsonl in the run's fold
 endpoint's) runs once per text for any number of keys, and survives interruptions.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from caw.detection.edits import NeedsError
-from caw.io.json_files import read_json, read_lines, write_json
+from caw.io.json_files import read_json, write_json
 from caw.io.jsonl import JsonlWriter
 from caw.io.progress import Bar
 from caw_lab.evaluation.attacks import Attack, Attacked, AttackError, AttackSetup, parse_attack
@@ -23,6 +21,7 @@ from caw_lab.evaluation.attacks.copy_paste import CopyPaste
 from caw_lab.evaluation.config import CellPlan
 from caw_lab.evaluation.metrics.detectability import score_texts
 from caw_lab.evaluation.metrics.scoring import HUMAN, Scorer
+from caw_lab.evaluation.packed_files import read_lines
 from caw_lab.evaluation.preflight import require_for
 from caw_lab.evaluation.store import Identity, Score, Store, Text, TextGroup, text_digest
 
@@ -40,11 +39,7 @@ def attack_texts(
     workers: int = 1,
     failed: Callable[[str, AttackError], None] = lambda text_id, error: None,
 ) -> dict[str, Attacked]:
-    """Return attacked texts by id, read from the store if the text is the same, otherwise made and stored.
-
-    workers: threads, for attacks that benefit from them. failed: called for each text that the attack cannot change,
-    which is skipped. An interrupt keeps finished texts.
-    """
+    """Return attacked texts by id, stored ones if unchanged. failed: called for each that the attack cannot change."""
     path = store.path / "attacked" / attack.name / f"{cell}.{source}.jsonl"
     wanted = {text_id: (text, text_digest(text)) for text_id, text in texts}
     found = _kept(path, wanted)
@@ -183,7 +178,6 @@ class Attacker:
         write_json(path, known)
 
     def _scores(self, plan: CellPlan, attack: Attack, known: Mapping[Identity, str]) -> list[Score]:
-        """Return new scores of one cell and its negatives."""
         scorer, made = self.scorer, list[Score]()
         groups = self._groups(plan)
         if not groups:

@@ -1,7 +1,5 @@
 """Copy-paste: insert the text in parts into human text."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -49,9 +47,7 @@ class CopyPaste(RateAttack):
         return Attacked("\n".join([*out, *host[done:]]), wanted, words + wanted)
 
     def _human(self, text: str, wanted: int, rng: np.random.Generator) -> list[str]:
-        """Return lines of human text, `wanted` words in total, from texts in random order; texts repeat if they run
-        out.
-        """
+        """Return lines of human text, `wanted` words in all, from texts in random order, again if they run out."""
         usable = [t for t in self.human if t.strip() and t.strip() not in text and text not in t]
         if wanted and not usable:
             raise AttackError("copy-paste requires human texts other than the text itself, got none; give more")

@@ -1,7 +1,5 @@
 """Paraphrase: a language model behind an OpenAI-compatible endpoint rewrites the text."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 from dataclasses import dataclass, field
@@ -10,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from caw.detection.edits import Attack, Attacked, AttackError
-from caw.io.endpoint import Endpoint, EndpointError
+from caw_lab.training.endpoint import Endpoint, EndpointError
 
 INSTRUCTION = """\
 Rewrite the text in other words and other sentence structure. Keep the meaning, every number, name and result, and \

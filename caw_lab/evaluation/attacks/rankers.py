@@ -1,7 +1,5 @@
 """Rank substitutes by how well they fit a place in a text: by a causal model or a sentence encoder."""
 
-from __future__ import annotations
-
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -62,9 +60,7 @@ class CausalRanker(Ranker):
 
 @dataclass(frozen=True)
 class SentenceRanker(Ranker):
-    """Cosine between the encoded passage with the candidate and the original: the word that changes the meaning
-    least.
-    """
+    """Cosine between the encoded passage with the candidate and the original: what changes the meaning least."""
 
     model: Any = field(repr=False)
     tokenizer: Any = field(repr=False)

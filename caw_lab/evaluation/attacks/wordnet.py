@@ -35,11 +35,7 @@ SINGLE = re.compile(r"[a-z]+(-[a-z]+)*")  # no phrases, names or abbreviations
 
 
 def find_folder(folder: str | Path | None = None) -> Path:
-    """Return the database's folder: the given one, one from the environment (CAW_WORDNET, WNSEARCHDIR, NLTK_DATA), or a
-    standard one.
-
-    Raises FileNotFoundError, which says how to install the database.
-    """
+    """Return the database's folder: given, of CAW_WORDNET, WNSEARCHDIR, NLTK_DATA, or usual. FileNotFoundError."""
     nltk = (Path(p) / "corpora" / "wordnet" for p in os.environ.get("NLTK_DATA", "").split(os.pathsep) if p)
     named = folder or os.environ.get(VARIABLE) or os.environ.get("WNSEARCHDIR")
     places = [Path(named)] if named else [*nltk, *(Path(p).expanduser() for p in FOLDERS)]
@@ -90,11 +86,7 @@ class WordNet:
 
     @lru_cache(maxsize=50_000)  # noqa: B019  a run holds one database
     def synonyms(self, word: str) -> tuple[str, ...]:
-        """Return single other words that share a sense with `word`, most common sense first, inflected like it, in
-        lower case.
-
-        Empty for a word that WordNet does not know, or that is alone in all its senses.
-        """
+        """Return single other words of a sense of `word`, commonest first, inflected like it, in lower case."""
         word = word.lower()
         found: dict[str, None] = {}
         for part, lemma, form in self._readings(word):
@@ -105,9 +97,7 @@ class WordNet:
         return tuple(w for w in found if w != word)
 
     def _readings(self, word: str) -> list[tuple[str, str, str]]:
-        """Return (part of speech, lemma, inflection) of every reading of the word; inflection "" is the lemma
-        itself.
-        """
+        """Return (part of speech, lemma, inflection) of the word's readings; inflection "" is the lemma itself."""
         readings = [(part, word, "") for part in PARTS if word in self.index[part]]
         for part, rules in RULES.items():
             for lemma in self.bases[part].get(word, ()):

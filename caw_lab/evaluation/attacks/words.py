@@ -3,8 +3,6 @@
 Word-S takes any synonym, Word-S-Context the one that fits its surroundings best, as a ranker tells.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -41,9 +39,7 @@ class Word:
 
 
 def plain_words(text: str) -> list[Word]:
-    """Return words of letters that are not function words: "apples" in '"apples,"', "apples" and "pears" in
-    "apples/pears".
-    """
+    """Return words of letters that are no function words: "apples" in '"apples,"', two in "apples/pears"."""
     found = (Word(m.start(), m.end(), m.group()) for m in PLAIN_WORD.finditer(text))
     return [word for word in found if word.text.lower() not in FUNCTION_WORDS]
 

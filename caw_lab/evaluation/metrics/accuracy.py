@@ -6,8 +6,6 @@ If nearly all or none of the questions agree, resampling percentiles are not use
 answers out of 100 do not prove an accuracy of 100 %) and cover the truth in far fewer than 95 % of cases.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,9 +68,7 @@ def difference_interval(difference: np.ndarray, level: float = LEVEL) -> Interva
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
-    """Return the exact two-sided p-value for A and B being right equally often. only_a: questions that only A got
-    right.
-    """
+    """Return the exact two-sided p-value for A and B being right as often. only_a: what only A got right."""
     if only_a + only_b == 0:
         return 1.0
     return float(stats.binomtest(only_a, only_a + only_b, 0.5).pvalue)
@@ -117,11 +113,7 @@ class Outcomes:
 
 
 def compare(a: Outcomes, b: Outcomes) -> dict[str, object]:
-    """Return the accuracy of A minus that of B on the same questions, with an interval and a p-value.
-
-    p_value: McNemar's exact test where both have one key; over several keys a sign-flip test of the questions'
-    differences, the mean over keys for each question, with 10,000 random flips of a fixed seed.
-    """
+    """Return A's accuracy minus B's on the same questions: interval, and p by McNemar (one key each) or sign flips."""
     difference = a.accuracy - b.accuracy
     single = a.correct.shape[1] == b.correct.shape[1] == 1
     only_a, only_b = int((difference > 0).sum()), int((difference < 0).sum())
@@ -142,9 +134,7 @@ def compare(a: Outcomes, b: Outcomes) -> dict[str, object]:
 
 
 def sign_flip(difference: np.ndarray, flips: int = 10_000, seed: int = 0) -> float:
-    """Return the two-sided p-value, by random signs, for a mean of 0 of paired differences [Q]; at least 1 / (flips +
-    1).
-    """
+    """Return the two-sided p-value, by random signs, for paired differences [Q] of mean 0; at least 1 / (flips + 1)."""
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(flips, len(difference)))
     # the tolerance makes sums of the same differences in another order equal
     extreme = np.abs(signs @ difference) >= abs(difference.sum()) - 1e-9

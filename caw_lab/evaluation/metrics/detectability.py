@@ -39,11 +39,7 @@ def score_texts(
     edit_rates: Sequence[float] | None = None,
     originals: Sequence[str] | None = None,
 ) -> list[Score]:
-    """Score the texts of a group, in order. Deterministic.
-
-    weighted: the same detector with token weights, for a second reading. edit_rates: share of words that an attack
-    changed in each text, None = 0. originals: the texts before the attack, None = the texts themselves.
-    """
+    """Score a group's texts. weighted: a second detector. edit_rates: None = 0. originals: None = the texts."""
     results = detector([text for _, text in texts]) if texts else []
     second = weighted([text for _, text in texts]) if texts and weighted is not None else [None] * len(texts)
     assert isinstance(results, list) and isinstance(second, list)
@@ -89,9 +85,7 @@ class Samples:
 
 
 def auroc(positives: np.ndarray, negatives: np.ndarray) -> float | None:
-    """Return the probability that a positive's p-value is below a negative's, ties half; None if either side is
-    empty.
-    """
+    """Return the probability that a positive's p is below a negative's, ties half; None if a side is empty."""
     if not len(positives) or not len(negatives):
         return None
     require("scikit-learn", "the metrics of an evaluation")
@@ -172,11 +166,7 @@ def _score_interval(value: float, texts: float) -> tuple[float, float]:
 
 
 def best_f1_threshold(positives: np.ndarray, negatives: np.ndarray) -> float | None:
-    """Return the p-value threshold with the greatest F1; the smallest one on ties.
-
-    It lies halfway (geometrically) to the next p-value, because nothing between two values tells thresholds apart. None
-    if either side is empty.
-    """
+    """Return the p of greatest F1 (ties: the smallest), halfway to the next p-value; None if a side is empty."""
     if not len(positives) or not len(negatives):
         return None
     values = np.unique(np.concatenate([positives, negatives]))

@@ -1,7 +1,5 @@
 """Perplexity of a run's texts under a second model; perplexity.jsonl has a line for each text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -101,7 +99,6 @@ class Judge:
 
 
 def check_given(given: str) -> None:
-    """Raise ValueError unless it is a `Given`."""
     if given not in get_args(Given):
         raise ValueError(f"--given must be one of {', '.join(get_args(Given))}, got {given!r}; choose one")
 

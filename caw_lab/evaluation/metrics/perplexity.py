@@ -5,8 +5,6 @@ prompt (how well does it continue it?) and alone (as in most published figures).
 skipped if the second model has no begin-of-text token to predict it from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,11 +19,7 @@ from caw_lab.evaluation.metrics.accuracy import mcnemar
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Of one text under one model: exp(-mean log-probability) of its tokens.
-
-    given_prompt: after the prompt; None without one. alone: None for a text without a token that can be scored.
-    num_tokens: of the text in the second model's tokens.
-    """
+    """exp(-mean log-probability) of a text after its prompt, and alone; None without one. num_tokens: its own."""
 
     given_prompt: float | None
     alone: float | None

@@ -3,8 +3,6 @@
 Grades and scores depend on `Generation.text` alone, so both can be recomputed when grading improves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,11 +26,7 @@ ONE = np.ones(1, dtype=np.uint8)  # the smallest table of weights; asks whether 
 
 @dataclass
 class Scorer:
-    """Grades a run's texts and tests them for the config's watermarks.
-
-    Args:
-        config, store: of the run. tokenizers: by the model's name; a missing one is loaded when it is needed.
-    """
+    """Grades a run's texts and tests them for the config's watermarks; missing tokenizers are loaded on need."""
 
     config: Config
     store: Store
@@ -86,9 +80,7 @@ class Scorer:
         return Detector(self.tokenizers[plan.model], mark)
 
     def weighted(self, plan: CellPlan) -> Detector | None:
-        """Return the same detector with the model's token weights; None without weights, or if the watermark does not
-        support them.
-        """
+        """Return the detector with the model's token weights; None without them, or where unsupported."""
         weights = self.config.models[plan.model].weights
         detector = self.detector(plan)
         if weights is None or not takes_weights(detector.watermark):
@@ -108,9 +100,7 @@ class Scorer:
             self.store.update_scores(fresh.values())
 
     def scores(self, plan: CellPlan, known: Mapping[Identity, str]) -> list[Score]:
-        """Return new scores of a marked cell's texts and its negatives. known: `Score.of` by identity, of unchanged
-        ones.
-        """
+        """Return new scores of a marked cell's texts and its negatives. known: `Score.of` by identity, of others."""
         groups = self.groups(plan)
         if not groups:
             return []
@@ -120,10 +110,7 @@ class Scorer:
         return made
 
     def groups(self, plan: CellPlan) -> list[tuple[TextGroup, list[Text]]]:
-        """Return the texts tested for a cell's mark: its own, the model's unmarked answers, human answers.
-
-        An empty list if the cell has no texts yet.
-        """
+        """Return the texts tested for a cell's mark: its own, unmarked answers, human ones; [] before it has texts."""
         assert plan.watermark is not None and plan.key is not None
         marked, unmarked = self.generations(plan), replace(plan, watermark=None, policy=None, key=None)
         if not marked:

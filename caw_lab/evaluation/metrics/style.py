@@ -4,8 +4,6 @@ Shares of distinct n-grams are Li et al.'s (2016, arXiv 1510.03055), over words.
 computed per hundred words, which makes texts of different lengths comparable.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

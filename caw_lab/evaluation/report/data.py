@@ -3,8 +3,6 @@
 `missing` lists the missing parts, which the report leaves out.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from caw.io.json_files import packed_json, read_lines
 from caw.requirements import require
 from caw_lab.evaluation.answers import current_scores
 from caw_lab.evaluation.config import NONE
 from caw_lab.evaluation.config_file import config_of
 from caw_lab.evaluation.metrics.judge import PERPLEXITY_FILE, SAID
+from caw_lab.evaluation.packed_files import packed_json, read_lines
 from caw_lab.evaluation.publishing import ANSWERS_FILE, Published, is_published
 from caw_lab.evaluation.store import Score, Store
 

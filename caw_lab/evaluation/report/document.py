@@ -1,7 +1,5 @@
 """The report of a run: Markdown with SVG figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,7 +82,6 @@ def write_report(data: ReportData, output: str | Path, title: str = "Evaluation"
 
 
 def markdown(title: str, made: list[Section]) -> str:
-    """Return the text of report.md."""
     parts = [f"# {title}"]
     for section in made:
         parts.append(f"## {section.title}")

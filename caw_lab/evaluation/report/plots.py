@@ -4,8 +4,6 @@ Each kind of policy has one colour in all figures (of the Okabe-Ito palette, whi
 and one marker, so that figures can be read in grey too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -36,10 +34,7 @@ def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Any, 
 
 
 def pareto(data: ReportData, task: str) -> Any | None:
-    """Draw accuracy with intervals over TPR at 1 % and over AUROC; a column of panels for each model and watermark.
-
-    None if no row of the task has both.
-    """
+    """Draw accuracy over TPR at 1 % and AUROC, by model and watermark; None if no row of the task has both."""
     usable = [s for s in data.settings() if s.task == task and s.watermark != NONE and _point(data, s, "auroc")]
     columns = list(dict.fromkeys((s.model, s.watermark) for s in usable))
     if not columns:
@@ -92,9 +87,7 @@ def _legend(figure: Any, axes: Any) -> None:
 
 
 def robustness_plot(data: ReportData, found: Sequence[Robust], task: str) -> Any | None:
-    """Draw the loss of TPR at 1 % under each attack, with 95 % whiskers; a panel for each model and watermark. None if
-    empty.
-    """
+    """Draw the loss of TPR at 1 % under attacks, with 95 % whiskers, by model and watermark; None if empty."""
     own = [r for r in found if r.setting.task == task]
     panels = list(dict.fromkeys((r.setting.model, r.setting.watermark) for r in own))
     if not panels:

@@ -1,7 +1,5 @@
 """Detection under attacks, from the scores of a run."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tables of a report: the paper's Table 1, what each run was, robustness, perplexity."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -72,9 +70,7 @@ def p_value(value: float | None) -> str:
 
 
 def main_table(data: ReportData, task: str) -> Table:
-    """Return the paper's Table 1 for one task: accuracy, AUC, F1 and TPR at 1 % of every setting, models side by
-    side.
-    """
+    """Return the paper's Table 1 for a task: accuracy, AUC, F1 and TPR at 1 % by setting, models side by side."""
     settings = [s for s in data.settings() if s.task == task]
     models = list(dict.fromkeys(s.model for s in settings))
     ways = list(dict.fromkeys((s.watermark, s.policy) for s in settings))
@@ -104,9 +100,7 @@ def main_table(data: ReportData, task: str) -> Table:
 
 
 def detection_table(data: ReportData) -> Table:
-    """Return detection details beyond Table 1: intervals, false positives, human answers as negatives, spread between
-    keys.
-    """
+    """Return what Table 1 lacks: intervals, false positives, human answers as negatives, spread between keys."""
     rows = []
     for setting in data.settings():
         row = data.row(setting)
@@ -266,9 +260,7 @@ def robustness_table(data: ReportData, found: Iterable[Robust]) -> Table:
 
 
 def comparisons(data: ReportData) -> dict[Setting, tuple[Comparison, Comparison]]:
-    """Return, for every marked setting, (perplexity, accuracy) compared with the unmarked texts of its model and
-    task.
-    """
+    """Return each marked setting's (perplexity, accuracy) against the unmarked texts of its model and task."""
     made = {}
     for setting in data.settings():
         if setting.watermark == NONE:

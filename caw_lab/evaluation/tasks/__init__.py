@@ -1,7 +1,5 @@
 """Tasks: questions with their prompts, and grading of answers. A new task is one file and one line in KINDS."""
 
-from __future__ import annotations
-
 from caw_lab.evaluation.tasks.base import Graded, Question, Task
 from caw_lab.evaluation.tasks.gsm8k import GSM8K
 from caw_lab.evaluation.tasks.jsonl import JsonlTask

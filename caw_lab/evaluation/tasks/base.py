@@ -1,7 +1,5 @@
 """Base of all tasks: questions with their prompts, stop strings, and a grade for each answer."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import warnings
@@ -90,10 +88,7 @@ class Task(ABC):
 
     @abstractmethod
     def load(self) -> list[Question]:
-        """Read every question of the split, in order.
-
-        Raises ValueError or OSError, in one sentence, for missing or malformed data.
-        """
+        """Read all questions of the split, in order. ValueError or OSError for missing or malformed data."""
 
     @abstractmethod
     def grade(self, text: str, gold: str) -> Graded:
@@ -123,10 +118,7 @@ class Task(ABC):
         return digest.hexdigest()
 
     def file(self, *parts: str) -> Path | None:
-        """Return a file of the local data folder; None if the data comes from a hub.
-
-        Raises FileNotFoundError for a folder or file that does not exist.
-        """
+        """Return a file of the local data folder, None if data comes from a hub. FileNotFoundError if missing."""
         if self.data is None or (HUB_ID.fullmatch(self.data) and not Path(self.data).exists()):
             return None
         path = Path(self.data, *parts)
@@ -138,10 +130,7 @@ class Task(ABC):
         return path
 
     def hub_rows(self, hub_id: str, config: str, split: str) -> list[dict[str, Any]]:
-        """Return rows of a `datasets` data set.
-
-        Raises ImportError without the package, ValueError if the data cannot be loaded.
-        """
+        """Return a `datasets` data set's rows. ImportError without it, ValueError if the data cannot be loaded."""
         require("datasets", f"task {self.name} without a local data folder")
         from datasets import load_dataset
 
@@ -154,10 +143,7 @@ class Task(ABC):
             ) from error
 
     def blocks(self, text: str) -> str:
-        """Return the first `shots` examples of a text with blank lines between its examples.
-
-        Raises ValueError if it has fewer.
-        """
+        """Return a text's first `shots` examples, with blank lines between them. ValueError if it has fewer."""
         found = [block for block in re.split(r"\n[ \t]*\n", text.replace("\r\n", "\n").strip()) if block.strip()]
         if len(found) < self.shots:
             raise ValueError(

@@ -9,8 +9,6 @@ after it, and detection would then use words that were not asked for and that no
 whole text counts.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
@@ -62,7 +60,6 @@ def _number(answer: str, how: str, gold: str, text: str) -> Graded:
 
 
 def grade_letter(text: str, gold: str) -> Graded:
-    """Grade the letter of a choice."""
     stated = STATED_LETTER.search(text)
     if stated:
         return _graded((stated[1] or stated[2]).upper(), "stated", gold, up_to_sentence_end(text, stated.end()))

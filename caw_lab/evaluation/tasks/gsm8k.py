@@ -4,8 +4,6 @@ Prompts begin with the chain-of-thought examples of Wei et al. 2022 (arXiv 2201.
 The line "Let's think step by step" belongs to the prompt, so that every generated token is the model's own reasoning.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

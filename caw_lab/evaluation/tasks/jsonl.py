@@ -1,7 +1,5 @@
 """Your own questions: a JSONL file with a prompt and an answer on each line."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

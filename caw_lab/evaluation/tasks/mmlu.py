@@ -3,8 +3,6 @@
 Prompts begin with Flan's chain-of-thought examples in chain-of-thought-hub's layout.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Texts without a right answer: a JSONL file with a prompt on each line."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """The labeler interface, and the loop that labels many documents without losing finished ones."""
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections.abc import Iterator, Sequence

@@ -4,13 +4,12 @@ The reply follows a JSON schema if the endpoint supports one, and is checked in 
 substrings in text order; otherwise the model is told the error and asked once more.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
+from dataclasses import dataclass
 from typing import Any
 
-from caw.io.endpoint import Endpoint, EndpointError, RequestRefused
+from caw_lab.training.endpoint import Endpoint, EndpointError, RequestRefused
 from caw_lab.training.labelers.base import LabelError, Spans, locate
 from caw_lab.training.labels import LabelledText
 
@@ -36,38 +35,16 @@ SCHEMA = {
 ATTEMPTS = 2
 
 
+@dataclass(frozen=True)
 class EndpointLabeler:
     """Asks a model for the segments of each document.
 
-    Args:
-        model, key, base_url, timeout, retries, requests_per_minute: see `Endpoint`.
-        schema: ask for output held to a JSON schema; off for endpoints that know none, which are then told in words.
-
-    `used` counts the tokens the endpoint says were used: [input, output]. Raises ImportError without the client.
+    schema: ask for output held to a JSON schema; off for endpoints that know none, which are then told in words.
     """
 
+    endpoint: Endpoint
+    schema: bool = True
     parallel = True
-
-    def __init__(
-        self,
-        model: str,
-        key: str,
-        base_url: str | None = None,
-        *,
-        timeout: float = 60.0,
-        retries: int = 5,
-        requests_per_minute: float | None = None,
-        schema: bool = True,
-    ) -> None:
-        self.endpoint = Endpoint(
-            model, key, base_url, timeout=timeout, retries=retries, requests_per_minute=requests_per_minute,
-            purpose="labels from an endpoint",
-        )  # fmt: skip
-        self.schema = schema
-
-    @property
-    def used(self) -> list[int]:
-        return self.endpoint.used
 
     def describe(self) -> dict[str, Any]:
         return {

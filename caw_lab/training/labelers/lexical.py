@@ -1,7 +1,5 @@
 """Key segments by form: numbers, operators, currency, names, answer letters. No model, no network."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -36,7 +36,6 @@ def test_where_there_are_few_or_too_many_sequences_all_are_carried() -> None:
 
 
 def few_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    """A budget of so many rows, whatever the batch."""
     monkeypatch.setattr(fused_step, "row_budget", lambda batch, width: min(rows, batch * width))
 
 
@@ -50,7 +49,6 @@ PROMPTS = [prompt(3 + 2 * (i % 5), i) for i in range(7)]
 def test_packing_changes_no_token(
     llama: Any, watermark: str, sampling: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ends, refills and tokens that wait for a step of their own among them."""
     policy = capacity_policy(llama, theta=1.0, beta=1.0)
     settings: dict[str, Any] = {"batch": 4, "slots": 6, "eos_token_ids": (2,), **SAMPLING[sampling]}
     budgets = [12, 5, 9, 12, 3, 12, 8]

@@ -1,7 +1,5 @@
 """Drafters that know what a text will be, and are wrong where they are told to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
@@ -20,10 +18,7 @@ MISTAKES: dict[str, Any] = {
 
 
 class Knowing:
-    """Knows the new tokens of texts and guesses them, with one mistake after the other; counts in `asked`.
-
-    texts: (prompt, new tokens) of each.
-    """
+    """Knows the new tokens of texts, (prompt, tokens), and guesses them with one mistake after the other."""
 
     def __init__(
         self, texts: Sequence[tuple[Sequence[int], Sequence[int]]], mistakes: Sequence[str] = ("right",)
@@ -33,7 +28,7 @@ class Knowing:
         self.learned: list[list[int]] = []
         self.expected = {1: 0.95}  # so that drafts are long, and go on behind mistakes
 
-    def follow(self, prompt: Sequence[int]) -> Following:
+    def follow(self, prompt: Sequence[int]) -> "Following":
         return Following(self, [new for own, new in self.texts if own == list(prompt)])
 
     def learn(self, tokens: Sequence[int]) -> None:

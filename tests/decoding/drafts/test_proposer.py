@@ -1,7 +1,5 @@
 """Behind which candidate a draft is carried."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +15,7 @@ class Fixed:
     def __init__(self, guesses: dict[int, Guess]) -> None:
         self.guesses = guesses
 
-    def follow(self, prompt: Any) -> Fixed:
+    def follow(self, prompt: Any) -> "Fixed":
         return self
 
     def learn(self, tokens: Any) -> None:
@@ -39,7 +37,6 @@ def text(ids: list[int], budget: int = 50) -> Any:
 
 
 def chosen(guesses: dict[int, Guess], width: Width) -> tuple[int, list[int], int]:
-    """(root, draft, trust) for the candidates 1 and 2."""
     chain, trust = Proposer(Fixed(guesses), width, 100).chain(text([9]), [1, 2, 3], 1)
     return chain.root, list(chain.tokens), trust
 

@@ -35,11 +35,7 @@ def same(
     model: Any, watermark: Any, policy: Any, mistakes: list[str] = MIXED, batch: int = 3, rows: Any = ROWS,
     **options: Any,
 ) -> Run:  # fmt: skip
-    """Decode with drafts and compare with decoding without them, token by token; returns the run with them.
-
-    Where a model's rows depend on what stands beside them, a near tie may fall otherwise, and the text is another from
-    there on.
-    """
+    """Return the run with drafts, compared token by token; a near tie may fall otherwise where rows are not exact."""
     plain = decoded(model, watermark, policy, rows, batch, **options)
     rows, prompts = rows_for(watermark, rows), PROMPTS[: len(rows)]
     drafter = Knowing(list(zip(prompts, plain.tokens, strict=True)), mistakes)
@@ -68,7 +64,6 @@ CASES = [(name, list(POLICIES)[i % len(POLICIES)], 1 + 2 * (i % 2)) for i, name 
 
 @pytest.mark.parametrize(("watermark", "policy", "batch"), CASES)
 def test_drafts_change_nothing(llama: Any, watermark: str | None, policy: str, batch: int) -> None:
-    """Rows differ in sampling, keys, strengths and budgets; places of the batch are filled again."""
     chosen, how = (MARKS[watermark], POLICIES[policy](llama)) if watermark else (None, None)
     same(llama, chosen, how, batch=batch)
 
@@ -115,7 +110,6 @@ def test_stop_strings_and_streams(looks_ahead: bool) -> None:
     model, ids, mark = build("qwen3"), PROMPTS[0], WATERMARKS["lefthash"]
 
     def made(speculate: Any, **options: Any) -> tuple[Any, list[list[int]]]:
-        """(the result, what a stream is given)."""
         stream = Mock()
         [done] = caw.iter_generate(
             model, tokenizer(), [ids], watermark=mark, policy=policy_of(model) if looks_ahead else None,
@@ -152,7 +146,6 @@ TOKENS = st.lists(st.integers(-2, VOCAB + 2), max_size=30)
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
 )  # fmt: skip
 def test_any_guess(guesses: list[list[int] | None], length: int, mark: Any, ahead: bool, dtype: torch.dtype) -> None:
-    """None is the right one; the longest prompt leaves 12 positions of the model."""
     model, ids = copy.deepcopy(build("qwen3")).to(dtype), prompt(length)
 
     def made(speculate: Any) -> list[int]:

@@ -19,7 +19,6 @@ CHOICES = ((1, -1, 2), (0, 0, -1), (2, 1, 0))  # -1: none
 
 
 def logits_of(model: Any, ids: list[int]) -> torch.Tensor:
-    """What the plain model says after `ids`."""
     return model(torch.tensor([ids]), use_cache=False).logits[0, -1]
 
 
@@ -31,10 +30,7 @@ def make_cache(model: Any, batch: int = len(LENGTHS)) -> SiblingCache:
 
 @torch.inference_mode()
 def compare_with_plain_forwards(model: Any, branching: Any) -> None:
-    """Prefill, then steps of siblings with commits; every row of logits against a forward without a cache.
-
-    Packed: other numbers of candidates for each text, none included; the last of them is committed.
-    """
+    """Prefill and steps of siblings against forwards without a cache. Packed: other numbers for each text."""
     texts = [prompt(length, length) for length in LENGTHS]
     cache = make_cache(model)
     actual, expected = [], []

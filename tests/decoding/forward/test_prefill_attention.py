@@ -16,7 +16,6 @@ from caw.testing import assert_close
 
 
 def expected(q: Any, k: Any, v: Any, scale: float, window: int | None, softcap: float | None, sinks: Any) -> Any:
-    """Materialised scores in float64."""
     group, tokens = q.shape[1] // k.shape[1], q.shape[2]
     q, k, v = q.double(), k.double().repeat_interleave(group, 1), v.double().repeat_interleave(group, 1)
     scores = q @ k.transpose(2, 3) * scale
@@ -36,7 +35,6 @@ def expected(q: Any, k: Any, v: Any, scale: float, window: int | None, softcap: 
 def test_prefill_attention(
     tokens: int, window: int | None, softcap: float | None, sinks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every option, one and several blocks of query rows."""
     monkeypatch.setattr(attention_module, "EAGER_BLOCK", 8)
     q, (k, v) = torch.randn(2, 6, tokens, 7), torch.randn(2, 2, 3, tokens, 7)
     sink = torch.randn(6) if sinks else None

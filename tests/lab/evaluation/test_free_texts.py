@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 from lab.evaluation.tiny_run import runner
 
-from caw.io.json_files import read_lines
 from caw.io.jsonl import encode
 from caw_lab.evaluation.attacks.attacker import Attacker
 from caw_lab.evaluation.config_file import config_of
-from caw_lab.evaluation.publishing import Published, publish
 from caw_lab.evaluation.report.data import read_report_data
 from caw_lab.evaluation.report.document import write_report
-from caw_lab.evaluation.results import Results
 from caw_lab.evaluation.run import Runner
 
 COUNT = 6
@@ -45,7 +42,6 @@ def free(made: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict
 
 @pytest.fixture(scope="module")
 def work(free: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    """Finished, attacked, with perplexities made up: 2 for unmarked texts, 3 for marked ones."""
     work = runner(free, tmp_path_factory.mktemp("free"))
     assert work.run() == COUNT * len(CELLS)
     Attacker(work.scorer).run(["word-d:0.5"], work.plan())
@@ -73,15 +69,6 @@ def test_tasks_and_policies_have_settings_of_their_own(work: Runner) -> None:
     assert {g.attempts for g in texts["tiny.short.kgw.soft.0"]} == {1}
     assert max(g.attempts for g in texts["tiny.short.kgw.found.0"]) > 1, "delta 1 is too weak for 40 tokens"
     assert all(g.correct is None and g.truncated_text == g.text for made in texts.values() for g in made)
-
-
-def test_published_copies_give_the_same_results(work: Runner, tmp_path: Path) -> None:
-    assert publish(work.scorer, work.config.plan(), tmp_path) == COUNT * len(CELLS)
-    copy = Published(tmp_path)
-    assert Results(copy, copy.plans()).as_dict() == Results(work.scorer, work.config.plan()).as_dict()
-    lines = read_lines(tmp_path / "answers.jsonl")
-    assert all(line["correct"] is None and line["style"]["words"] >= 0 for line in lines)
-    assert any(line.get("attempts", 1) > 1 for line in lines) and not all("attempts" in line for line in lines)
 
 
 def test_reports_leave_grades_out(work: Runner, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from lab.evaluation.tiny_run import CELLS, runner, texts
 from typer.testing import CliRunner
 
 from caw.cli import app
-from caw.io.json_files import read_lines
+from caw_lab.evaluation.packed_files import read_lines
 from caw_lab.evaluation.publishing import Published, publish
 from caw_lab.evaluation.report.data import read_report_data
 from caw_lab.evaluation.report.document import markdown, sections

@@ -14,8 +14,8 @@ from lab.evaluation.tiny_run import command, invoke, texts
 from typer.testing import CliRunner
 
 from caw.cli import app
-from caw.io.json_files import read_lines
 from caw_lab.evaluation.config_file import config_of
+from caw_lab.evaluation.packed_files import read_lines
 from caw_lab.evaluation.store import Store
 
 

@@ -101,11 +101,7 @@ def test_refuses_logits_that_are_not_finite(tmp_path):
 
 
 def compare_with_decoding(model, tokenizer, prompts, folder, previous, **options):
-    """Capacities that decoding acted on against those of a teacher-forced pass over what it emitted.
-
-    They must agree where the original token was emitted: there decoding's p_{i+1}, given the original token, is the
-    text's own. Returns how many tokens were compared.
-    """
+    """Capacities of decoding against a teacher-forced pass, where the original token was emitted; their number."""
     evaluator = Evaluator(FeatureSpec(previous=previous), hidden=16)
     evaluator.scale.fill_(10.0)  # capacities over the whole of (0, 1), not at its ends
     policy = caw.CapacityPolicy(evaluator.eval(), theta=1.0)

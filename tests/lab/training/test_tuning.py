@@ -9,13 +9,10 @@ import caw
 from caw.defaults import BETA
 from caw.evaluator import Evaluator, FeatureSpec
 from caw.settings import Settings
-from caw.testing import margin
 from caw_lab.training.tuning import BETAS, SHARES, Point, Tuner, encode, tune
 
 
 class Made(Tuner):
-    """A tuner over made-up capacities, whose power is a function of theta and beta; counts what it measures."""
-
     def __init__(self, capacities, power=lambda theta, beta: 0.0, watermark=caw.KGW(key=1)):  # noqa: B008
         self.capacities, self.prompts, self.power_of, self.calls = np.sort(capacities), [[1]], power, []
         self.watermark, self.evaluator = watermark, Evaluator(FeatureSpec(k=3), hidden=4)
@@ -76,21 +73,6 @@ def real():
     evaluator = Evaluator(FeatureSpec(), hidden=8).eval().requires_grad_(False)
     prompts = encode(model, tokenizer, ["the sky is", "a small text about", "blue light"])
     return Tuner(model, tokenizer, prompts, evaluator, Settings(max_new_tokens=20), caw.KGW(key=5, delta=4.0), 1e-2, 20)
-
-
-def test_capacities_are_those_of_decoding(real):
-    """At theta 0 the text is the unwatermarked one, and decoding's own trace holds the capacities."""
-    policy = caw.CapacityPolicy(real.evaluator, theta=1e-9, beta=1.0)
-    out = caw.generate(
-        real.model, real.tokenizer, real.prompts, watermark=real.watermark, policy=policy, max_new_tokens=20
-    )
-    plain = caw.generate(real.model, real.tokenizer, real.prompts, max_new_tokens=20)
-    assert out.sequences == plain.sequences and len(real.capacities) == plain.num_tokens
-    seen = np.array([c for trace in out.trace for c in trace.capacity])
-    seen = seen[~np.isnan(seen)].clip(1e-4, 1 - 1e-4)
-    assert len(seen) > 10
-    for capacity in seen:  # each one is among ours
-        assert np.abs(real.capacities - capacity).min() <= margin("capacity", 1.0)
 
 
 def test_measure_on_a_tiny_model(real):

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.evaluation.small_run import content_of
 from stand_in_endpoint import completion, serve
 from tiny import save_tiny
 from typer.testing import CliRunner
@@ -14,7 +13,6 @@ from typer.testing import CliRunner
 from caw.cli import app
 from caw.detection import Detector
 from caw.detection.edits import WordD
-from caw.io.json_files import read_lines
 from caw.models import load_model, load_tokenizer
 from caw.testing import assert_close
 from caw_lab.evaluation.attacks import AttackSetup
@@ -24,7 +22,6 @@ from caw_lab.evaluation.config_file import read_config
 from caw_lab.evaluation.metrics.judge import Judge
 from caw_lab.evaluation.metrics.perplexity import perplexities
 from caw_lab.evaluation.metrics.scoring import Scorer
-from caw_lab.evaluation.publishing import publish
 from caw_lab.evaluation.run import Runner
 from caw_lab.evaluation.store import Store
 
@@ -34,7 +31,6 @@ HUMAN = "The sky is blue because air scatters blue light more than red light, sa
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of a tiny model: unmarked texts, and KGW under two keys."""
     folder = tmp_path_factory.mktemp("attacked")
     with open(folder / "q.jsonl", "w") as file:
         for i in range(QUESTIONS):
@@ -187,21 +183,6 @@ def test_perplexities_of_a_run(run: Path, tmp_path: Path) -> None:
     assert done.exit_code == 2 and "given the question, and cannot be continued" in done.stderr
     with pytest.raises(ValueError, match="must be one of question, prompt, nothing"):
         Judge(Scorer(config, Store(run)), model, tokenizer, "x", "all")  # type: ignore[arg-type]
-
-
-def test_published_copies_hold_attacks_and_perplexities(run: Path, tmp_path: Path) -> None:
-    config, at_work = attacker(run)
-    at_work.run(["word-d:0.2"], config.plan())
-    (run / "perplexity.jsonl").write_text("{}\n")
-    publish(at_work.scorer, config.plan(), tmp_path / "public")
-    assert (tmp_path / "public" / "attacks.json").read_bytes() == (run / "attacks.json").read_bytes()
-    for name in ("scores.jsonl", "perplexity.jsonl"):
-        expected = [{k: v for k, v in line.items() if k != "of"} for line in read_lines(run / name)]
-        assert read_lines(tmp_path / "public" / name) == expected and expected
-    text = at_work.scorer.generations(config.plan()[0])[0].text
-    everything = content_of(tmp_path / "public")
-    assert text not in everything and HUMAN.format(0)[:30] not in everything
-    assert not (tmp_path / "public" / "attacked").exists()  # its lines are texts
 
 
 def test_of_several_attacks_one_that_cannot_be_made_is_left_out(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

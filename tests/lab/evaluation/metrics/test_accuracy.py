@@ -113,7 +113,6 @@ def test_resampling_draws_as_many_questions_and_is_repeatable() -> None:
 
 
 def curve() -> list[Outcomes]:
-    """Accuracy 1, .5, 0 at measure 0, .5, 1."""
     return [
         outcomes("none", [1, 1, 1, 1], 0.0, tpr_at_fpr_1e2=[0, 0, 0, 0]),
         outcomes("hard", [0, 0, 0, 0], 8.0, tpr_at_fpr_1e2=[1, 1, 1, 1]),

@@ -6,6 +6,7 @@ import time
 import pytest
 from stand_in_endpoint import completion, segments, serve
 
+from caw_lab.training.endpoint import Endpoint
 from caw_lab.training.labelers.base import LabelError, label_documents
 from caw_lab.training.labelers.endpoint import EndpointLabeler
 from caw_lab.training.labels import LabelledText
@@ -15,8 +16,9 @@ SOLUTION = "He has 40-12=28 apples.\n#### 28"
 DOCUMENT = LabelledText("toy", "train", 3, "How many?", SOLUTION, ())
 
 
-def labeler(endpoint, **settings):
-    return EndpointLabeler("stand-in", "secret", endpoint.url, **{"retries": 0, "timeout": 30, **settings})
+def labeler(endpoint, *, schema=True, **settings):
+    asked = Endpoint("stand-in", "secret", endpoint.url, **{"retries": 0, "timeout": 30, **settings})
+    return EndpointLabeler(asked, schema)
 
 
 def test_segments_become_spans_and_the_request_is_structured():
@@ -30,7 +32,7 @@ def test_segments_become_spans_and_the_request_is_structured():
     assert form["json_schema"]["schema"]["required"] == ["segments"]
     assert request["model"] == "stand-in" and SOLUTION in request["messages"][1]["content"]
     assert endpoint.headers[0]["authorization"] == "Bearer secret"
-    assert marker.used == [7, 3]
+    assert marker.endpoint.used == [7, 3]
     assert "secret" not in json.dumps(marker.describe())
 
 

@@ -1,7 +1,4 @@
-"""Client of a model behind an OpenAI-compatible endpoint.
-
-The official client handles timeouts, retries with exponential back-off and jitter, and `Retry-After`.
-"""
+"""Client of an OpenAI-compatible endpoint; the official one handles timeouts, retries and `Retry-After`."""
 
 import threading
 import time

@@ -1,16 +1,13 @@
 """Compressed files of lines are read where plain ones were, and nothing is guessed about broken or doubled ones."""
 
-import builtins
 import json
 import lzma
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from caw.io import json_files
-from caw.io.columns import to_columns
-from caw.io.json_files import read_lines
+from caw_lab.evaluation import packed_files
+from caw_lab.evaluation.packed_files import forms_of, read_lines, to_columns
 from caw_lab.evaluation.publishing import write_lines
 from caw_lab.evaluation.store import Score, Store
 
@@ -19,24 +16,22 @@ LINES = [{"id": f"q/{i}", "value": i / 3, "of": "0123456789abcdef"} for i in ran
 
 def test_lines_come_back_without_the_digest(tmp_path: Path) -> None:
     path = tmp_path / "some.jsonl"
-    assert not json_files.is_there(path)
-    for old in (path, tmp_path / "some.jsonl.xz", tmp_path / "some.columns"):
+    for old in (path, tmp_path / "some.columns"):
         old.write_text('{"id": "old"}\n')
     write_lines(path, LINES)
     packed = tmp_path / "some.columns.xz"
-    assert list(tmp_path.iterdir()) == [packed] and json_files.is_there(path), "older files go"
+    assert list(tmp_path.iterdir()) == [packed], "older files go"
     assert read_lines(path) == [{"id": line["id"], "value": line["value"]} for line in LINES]
     before = packed.read_bytes()
     write_lines(path, LINES)
     assert packed.read_bytes() == before and len(before) < 600
 
 
-@pytest.mark.parametrize("form", ["some.jsonl", "some.jsonl.xz", "some.columns", "some.columns.xz"])
+@pytest.mark.parametrize("form", ["some.jsonl", "some.columns", "some.columns.xz"])
 def test_every_form_is_read(tmp_path: Path, form: str) -> None:
-    """Older copies have compressed lines; `xz -d` undoes either."""
     text = to_columns(LINES) if ".columns" in form else "".join(json.dumps(line) + "\n" for line in LINES).encode()
     (tmp_path / form).write_bytes(lzma.compress(text) if form.endswith(".xz") else text)
-    assert json_files.is_there(tmp_path / "some.jsonl") and read_lines(tmp_path / "some.jsonl") == LINES
+    assert read_lines(tmp_path / "some.jsonl") == LINES
 
 
 def test_both_or_half_a_file_is_refused(tmp_path: Path) -> None:
@@ -48,30 +43,16 @@ def test_both_or_half_a_file_is_refused(tmp_path: Path) -> None:
     ):
         read_lines(path)
     path.unlink()
-    whole = json_files.packed_path(path).read_bytes()
+    whole = forms_of(path)[-1].read_bytes()
     for broken in (whole[:-20], b"no xz", b""):
-        json_files.packed_path(path).write_bytes(broken)
+        forms_of(path)[-1].write_bytes(broken)
         with pytest.raises(ValueError, match=r"expected a whole xz file in .*; publish it again"):
             read_lines(path)
-    json_files.packed_path(path).write_bytes(lzma.compress(b'{"fields": []}\n'))
+    forms_of(path)[-1].write_bytes(lzma.compress(b'{"fields": []}\n'))
     with pytest.raises(ValueError, match=r"some\.columns\.xz: expected columns of .*; publish it again"):
         read_lines(path)
     with pytest.raises(FileNotFoundError):
         read_lines(tmp_path / "none.jsonl")
-
-
-def test_python_without_lzma_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_lines(tmp_path / "some.jsonl", LINES)
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any, **more: Any) -> Any:
-        if name == "lzma":
-            raise ModuleNotFoundError("No module named '_lzma'")
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"Python's lzma module, found none; .* or run `xz -d .*some\.columns\.xz`"):
-        read_lines(tmp_path / "some.jsonl")
 
 
 def test_a_store_reads_compressed_scores(tmp_path: Path) -> None:
@@ -83,38 +64,38 @@ def test_a_store_reads_compressed_scores(tmp_path: Path) -> None:
 
 def test_lists_have_a_line_for_each_entry(tmp_path: Path) -> None:
     value = {"rows": [{"a": 1.5, "b": ["é", None]}, {"c": []}], "none": [], "n": 1}
-    json_files.write_lists(tmp_path / "x.json", value)
+    packed_files.write_lists(tmp_path / "x.json", value)
     text = (tmp_path / "x.json").read_text(encoding="utf-8")
     assert text == '{"rows":[\n{"a":1.5,"b":["é",null]},\n{"c":[]}\n],\n"none":[],\n"n":1}\n'
-    assert json_files.read_json(tmp_path / "x.json") == value
+    assert packed_files.read_json(tmp_path / "x.json") == value
 
 
 def test_an_object_is_kept_in_one_form(tmp_path: Path) -> None:
     path, value = tmp_path / "x.json", {"rows": [{"a": i / 7} for i in range(200)]}
-    packed = json_files.packed_json(path)
-    assert json_files.read_json(path) is None
+    packed = packed_files.packed_json(path)
+    assert packed_files.read_json(path) is None
     for compressed in (False, True, True, False):
-        json_files.write_lists(path, value, packed=compressed)
+        packed_files.write_lists(path, value, packed=compressed)
         assert list(tmp_path.iterdir()) == [packed if compressed else path], "the other form goes"
-        assert json_files.read_json(path) == value
+        assert packed_files.read_json(path) == value
     plain = path.read_bytes()
-    json_files.write_lists(path, value, packed=True)
+    packed_files.write_lists(path, value, packed=True)
     assert lzma.decompress(packed.read_bytes()) == plain and packed.stat().st_size < len(plain) / 3
 
 
 def test_both_or_half_an_object_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
-    json_files.write_lists(path, {"rows": [1, 2]}, packed=True)
-    packed, whole = json_files.packed_json(path), json_files.packed_json(path).read_bytes()
+    packed_files.write_lists(path, {"rows": [1, 2]}, packed=True)
+    packed, whole = packed_files.packed_json(path), packed_files.packed_json(path).read_bytes()
     path.write_text("{}")
     with pytest.raises(ValueError, match=r"expected one file of this object .*, found x\.json and x\.json\.xz; remove"):
-        json_files.read_json(path)
+        packed_files.read_json(path)
     path.unlink()
     packed.write_bytes(whole[:-9])
     with pytest.raises(
         ValueError, match=r"expected a whole xz file in .*x\.json\.xz, found something else; publish it"
     ):
-        json_files.read_json(path)
+        packed_files.read_json(path)
     packed.write_bytes(lzma.compress(b"[]"))
     with pytest.raises(ValueError, match=r"expected a JSON object in .*x\.json\.xz, found something else; remove"):
-        json_files.read_json(path)
+        packed_files.read_json(path)

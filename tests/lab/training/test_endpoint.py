@@ -2,7 +2,7 @@
 
 import pytest
 
-from caw.io.endpoint import RateLimit
+from caw_lab.training.endpoint import RateLimit
 
 
 def test_rate_limit_spaces_requests() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caw.io.columns import from_columns, to_columns
+from caw_lab.evaluation.packed_files import from_columns, to_columns
 
 VALUES = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text("a\u2028\né")
