@@ -6,8 +6,6 @@ longer gains from having been chosen: of one text of 200 tokens 9 changes after 
 a text must keep is compared window by window, with what the model would have written there.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
