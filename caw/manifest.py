@@ -4,8 +4,6 @@ C2PA 2.4: annex A.8, "Embedding Manifests into Unstructured Text" (A.7 in 2.3), 
 is that of its NFC. A manifest inside names its own place, the bytes that this hash leaves out. Nothing is fetched.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

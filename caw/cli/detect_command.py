@@ -107,7 +107,6 @@ class Task:
 
     @property
     def only(self) -> Detector | None:
-        """Return the detector if there is exactly one."""
         return next(iter(self.detectors.values())) if len(self.detectors) == 1 else None
 
     def behind(self, item: Item) -> Task:

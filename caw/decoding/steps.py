@@ -24,13 +24,7 @@ from caw.settings import WHERE_IT_PAYS
 
 
 def make_step(model: Any, plan: Plan, texts: Texts) -> tuple[EagerStep | FixedStep, str]:
-    """Choose the step that decodes by this plan.
-
-    texts: the rows that it writes.
-
-    Returns:
-        (the step, why it carries no drafts: empty if it may).
-    """
+    """Return (the step that decodes the rows `texts` by this plan, why it carries no drafts: "" if it may)."""
     speculate, why_not = plan.settings.speculate, plan.why_no_drafts
     if not why_not and speculate in WHERE_IT_PAYS and not exact_rows(model):
         why_not = ROUNDING

@@ -195,14 +195,7 @@ def _step(watermark: Watermark) -> float:
 
 
 def plot_qq(reports: Sequence[NullReport], path: str | Path) -> None:
-    """Draw a QQ plot of p-values with log scales; the diagonal is the promise.
-
-    Args:
-        reports: one or more, one line each.
-        path: file to write; its extension selects the format.
-
-    Raises ImportError if matplotlib is missing, OSError if the file cannot be written.
-    """
+    """Draw a log QQ plot of reports' p-values; the path's ending says how. ImportError without matplotlib, OSError."""
     require("matplotlib", "the QQ plot")
     from matplotlib.figure import Figure
 
