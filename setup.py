@@ -68,8 +68,10 @@ def newest():
     try:
         flags = Path("/proc/cpuinfo").read_text().partition("\nflags")[2].partition("\n")[0].split()
     except OSError:
-        return 4
-    return 4 if "amx_tile" in flags or not flags else 3 if "avx512bw" in flags else 2
+        return 5
+    if "amx_tile" in flags or not flags:
+        return 5
+    return 4 if "avx512bw" in flags else 3 if "avx_vnni" in flags else 2
 
 
 def extensions():

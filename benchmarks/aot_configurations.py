@@ -277,18 +277,16 @@ def layers() -> list[Configuration]:
     """Of every family, among `checked`."""
     return [
         layer(1, 1, 4096, 32, 32, 11008, 128, F16),  # Llama-2-7B
-        layer(1, 8, 4096, 32, 8, 14336, 128, BF16),
-        layer(32, 2, 4096, 32, 8, 14336, 128, BF16),
+        layer(1, 8, 4096, 32, 8, 14336, 128, BF16), layer(32, 2, 4096, 32, 8, 14336, 128, BF16),
         layer(1, 2, 896, 14, 2, 4864, 64, BF16, biases=True),
         layer(1, 2, 1024, 16, 8, 3072, 128, BF16, head_norms=True, window=512),
-        layer(1, 2, 576, 9, 3, 1536, 64, F32),
-        layer(32, 8, 4096, 32, 8, 14336, 128, BF16, packed=64),
+        layer(1, 2, 576, 9, 3, 1536, 64, F32), layer(32, 8, 4096, 32, 8, 14336, 128, BF16, packed=64),
         layer(8, 6, 1024, 16, 8, 3072, 128, F16, head_norms=True, window=512),
         layer(1, 2, 2304, 8, 4, 9216, 256, BF16, window=4096, size=8192, family="gemma2", softcap=50.0),  # Gemma-2-2B
         layer(8, 6, 2560, 8, 4, 10240, 256, BF16, head_norms=True, window=1024, family="gemma2"),
         layer(4, 8, 2048, 8, 1, 16384, 256, F16, family="gemma"),  # Gemma-2B
         layer(1, 2, 3072, 24, 8, 8192, 128, BF16, rotated=96),  # Phi-4-mini
-    ]
+    ]  # fmt: skip
 
 
 def checked() -> list[Configuration]:
@@ -297,63 +295,35 @@ def checked() -> list[Configuration]:
         attention(1, 32, 32, 1, 2048, 128, F16),  # Llama-2-7B: plain decode, two candidates, a full batch
         attention(8, 32, 32, 2, 2048, 128, BF16),
         attention(32, 32, 8, 8, 2048, 128, BF16),  # one part: the first kernel finishes
-        attention(1, 32, 8, 16, 8192, 128, BF16),
-        attention(1, 9, 3, 2, 2048, 64, F32),
-        attention(1, 32, 32, 2, 2048, 80, F16),
-        attention(1, 32, 32, 4, 2048, 96, BF16),
-        attention(1, 8, 4, 2, 4096, 256, BF16, window=4096, softcap=50.0),
-        attention(1, 16, 8, 32, 4096, 256, BF16),
+        attention(1, 32, 8, 16, 8192, 128, BF16), attention(1, 9, 3, 2, 2048, 64, F32),
+        attention(1, 32, 32, 2, 2048, 80, F16), attention(1, 32, 32, 4, 2048, 96, BF16),
+        attention(1, 8, 4, 2, 4096, 256, BF16, window=4096, softcap=50.0), attention(1, 16, 8, 32, 4096, 256, BF16),
         attention(64, 16, 8, 32, 4096, 256, BF16, softcap=50.0),  # one part, and a tile too large to finish
-        attention(32, 32, 8, 16, 2048, 128, F16),
-        attention(1, 64, 8, 2, 4096, 64, BF16, window=128, sinks=True),
-        attention(4, 32, 8, 1, 2048, 128, BF16, packed=8),
-        attention(1, 32, 8, 2, 2048, 128, F32),
+        attention(32, 32, 8, 16, 2048, 128, F16), attention(1, 64, 8, 2, 4096, 64, BF16, window=128, sinks=True),
+        attention(4, 32, 8, 1, 2048, 128, BF16, packed=8), attention(1, 32, 8, 2, 2048, 128, F32),
         attention(32, 32, 8, 6, 2048, 128, F16, sinks=True),  # one part
-        *layers(),
-        linear(2, 32000, 4096, F16),
-        linear(64, 151936, 1536, BF16),
-        linear(2, 49152, 576, F32),
+        *layers(), linear(2, 32000, 4096, F16), linear(64, 151936, 1536, BF16), linear(2, 49152, 576, F32),
         *[packed(2, 32000, 4096, F16, form) for form in FORMATS.values()],
         *[packed(64, 14336, 4096, BF16, form, gated=True) for form in FORMATS.values()],
-        topk(2, 128256, BF16, select=True),
-        topk(64, 151936, F32),
-        topk(2, 262144, F32),
-        topk(2, 49152, F16),
+        topk(2, 128256, BF16, select=True), topk(64, 151936, F32), topk(2, 262144, F32), topk(2, 49152, F16),
         evaluator(2, 128, 3, 2, 0, 2, extra=33),  # those that ship with this library
-        evaluator(2, 512, 4, 2, 1, 10),
-        decision(2, 128, 3, 2, 0, 2, classes=11),
-        decision(2, 512, 4, 2, 1, 10, trace=True),
-        commit(32, 2, 8, 128, BF16, 0),
-        commit(32, 2, 8, 128, BF16, 2),
-        prf(1, False),
-        prf(4, False),
-        prf(3, True),
-        ladder(GREEN, 1),
-        ladder(SELFHASH, 3),
-        ladder(RACE_TOP_K, 4),
-        ladder(RACE_SCALE, 4),
-        layered(30, 4),
-        penalised(True, True),
-    ]
+        evaluator(2, 512, 4, 2, 1, 10), decision(2, 128, 3, 2, 0, 2, classes=11),
+        decision(2, 512, 4, 2, 1, 10, trace=True), commit(32, 2, 8, 128, BF16, 0), commit(32, 2, 8, 128, BF16, 2),
+        prf(1, False), prf(4, False), prf(3, True), ladder(GREEN, 1), ladder(SELFHASH, 3), ladder(RACE_TOP_K, 4),
+        ladder(RACE_SCALE, 4), layered(30, 4), penalised(True, True),
+    ]  # fmt: skip
 
 
 def few() -> list[Configuration]:
     """What the tests compile for compute capabilities 8.0 and 10.0."""
     return [
-        attention(1, 32, 8, 2, 2048, 128, BF16),
-        attention(32, 32, 8, 16, 2048, 128, F16),
+        attention(1, 32, 8, 2, 2048, 128, BF16), attention(32, 32, 8, 16, 2048, 128, F16),
         attention(1, 8, 4, 2, 4096, 256, BF16, window=4096, softcap=50.0),
-        layer(1, 2, 4096, 32, 8, 14336, 128, BF16),
-        linear(2, 32000, 4096, F16),
+        layer(1, 2, 4096, 32, 8, 14336, 128, BF16), linear(2, 32000, 4096, F16),
         *[packed(2, 14336, 4096, BF16, form, gated=form is not INT8) for form in FORMATS.values()],
-        topk(2, 128256, BF16),
-        evaluator(2, 128, 3, 1, 0, 2, extra=33),
-        decision(2, 128, 3, 1, 0, 2, classes=11),
-        ladder(GREEN, 1),
-        commit(32, 2, 8, 128, BF16, 2),
-        layered(33, 4),
-        penalised(True, True),
-    ]
+        topk(2, 128256, BF16), evaluator(2, 128, 3, 1, 0, 2, extra=33), decision(2, 128, 3, 1, 0, 2, classes=11),
+        ladder(GREEN, 1), commit(32, 2, 8, 128, BF16, 2), layered(33, 4), penalised(True, True),
+    ]  # fmt: skip
 
 
 def shipped() -> Iterator[Configuration]:
@@ -367,9 +337,8 @@ def shipped() -> Iterator[Configuration]:
                 yield attention(64, 8 * group, 8, candidates, 8192, dim, dtype)
                 yield attention(4, 8 * group, 8, 1, 8192, dim, dtype, packed=candidates)
     for dtype in (BF16, F16, F32):
-        for vocab_size in (500, 32000, 49152, 128256, 151936, 262144):
-            for select in (False, True):
-                yield topk(2, vocab_size, dtype, select=select)
+        sizes = 500, 32000, 49152, 128256, 151936, 262144
+        yield from (topk(2, size, dtype, select=select) for size in sizes for select in (False, True))
     for hidden in (16, 64, 128, 256, 512):
         for positions in (1, 2, 3, 4):
             for transform in range(3):
@@ -378,9 +347,7 @@ def shipped() -> Iterator[Configuration]:
                     yield evaluator(*shape, extra)
                     yield decision(*shape, extra // positions)
     for dtype in (BF16, F16, F32):
-        for dim in (64, 80, 96, 128, 256):
-            for positions in range(4):
-                yield commit(32, 2, 8, dim, dtype, positions)
+        yield from (commit(32, 2, 8, dim, dtype, n) for dim in (64, 80, 96, 128, 256) for n in range(4))
     for form in FORMATS.values():
         for dtype in (BF16, F16, F32):
             yield from (packed(rows, 4096, 1536, dtype, form, gated) for rows in (1, 64) for gated in (False, True))

@@ -28,12 +28,13 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, nargs="+", default=[1024])
     parser.add_argument("--rounds", type=int, default=32, help="of eight steps each")
     parser.add_argument("--max-seconds", type=float, help="no further case begins after this time")
+    parser.add_argument("--texts", action="store_true", help="with as many candidates as real texts have")
     parser.add_argument("--device")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     settings = step_times.StepSettings(
         asked.shapes, asked.dtype, asked.device, tuple(asked.modes), tuple(asked.batch), tuple(asked.prompt),
-        asked.rounds, asked.max_seconds, asked.quantization,
+        asked.rounds, asked.max_seconds, asked.quantization, asked.texts,
     )  # fmt: skip
     print("| batch | prefix | mode | us a step | of plain | of bandwidth | memory |\n|" + " --- |" * 7)
     shown = 0

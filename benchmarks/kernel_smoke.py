@@ -20,13 +20,7 @@ from caw.triton_kernels.decision_step_ref import decision_step_ref
 from caw.triton_kernels.decoder_layer_ref import decoder_layer_ref
 from caw.triton_kernels.enumerate_candidates_ref import enumerate_candidates_ref
 from caw.triton_kernels.ladder_step_ref import ladder_step_ref
-from caw.triton_kernels.packed_weights_ref import (
-    FP8,
-    INT4,
-    INT8,
-    Format,
-    unpack_weight_ref,
-)
+from caw.triton_kernels.packed_weights_ref import FP8, INT4, INT8, Format, unpack_weight_ref
 from caw.triton_kernels.penalise_logits_ref import penalise_logits_ref
 from caw.triton_kernels.race_ladder_ref import race_ladder_ref
 from caw.triton_kernels.race_winner_ref import race_winner_ref
@@ -207,12 +201,8 @@ def decision(evaluated: bool) -> Made:
     table = (torch.arange(250) % classes).to(torch.uint8) if evaluated else None
     ladders = [torch.randint(0, 300, (batch, rungs)), torch.tensor([[1.0, 2, 7]] * batch), torch.tensor([3, 2, 1])]
     waiting = [torch.tensor([-1, 4, -1]), torch.rand(batch), torch.rand(batch), torch.rand(batch)]
-    text = [
-        torch.full((batch, 9), -1),
-        torch.tensor([0, 3, 8]),
-        torch.tensor([9, 4, 9]),
-        ladders[0][:, :1].contiguous(),
-    ]
+    text = [torch.full((batch, 9), -1), torch.tensor([0, 3, 8]), torch.tensor([9, 4, 9]),
+            ladders[0][:, :1].contiguous()]  # fmt: skip
     ring = [torch.zeros(4, batch, 3 + rungs if evaluated else 1, dtype=torch.int64),
             torch.zeros(4, batch, 2) if evaluated else None, torch.tensor([3])]  # fmt: skip
     active = torch.tensor([True, True, False])

@@ -182,12 +182,9 @@ def anchors(data: Data) -> Iterator[Maker]:
 
 
 def by_several(
-    x: torch.Tensor,
-    weights: Sequence[torch.Tensor],
-    biases: Sequence[torch.Tensor | None],
-    residual: torch.Tensor | None,
-    gated: bool,
-) -> torch.Tensor:
+    x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor | None],
+    residual: torch.Tensor | None, gated: bool,
+) -> torch.Tensor:  # fmt: skip
     """The product as a model's own modules make it."""
     parts = [linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True)]
     out = silu(parts[0]) * parts[1] if gated else torch.cat(parts, dim=1)

@@ -84,12 +84,9 @@ def products_of(model: Any) -> list[Product]:
 
 
 def tune(
-    target: Device,
-    products: Sequence[Product],
-    seconds: float | None,
-    say: Callable[[str], None] = lambda message: None,
-    saved: Saved = lambda found: None,
-) -> dict[str, Any]:
+    target: Device, products: Sequence[Product], seconds: float | None,
+    say: Callable[[str], None] = lambda message: None, saved: Saved = lambda found: None,
+) -> dict[str, Any]:  # fmt: skip
     """Time every maker of every product and keep the best in the device's file after each product.
 
     seconds: no maker but this library's usual one and torch's is begun once they have passed, each product having its

@@ -118,9 +118,7 @@ def main() -> int:
             raise
     assert kept is not None
     if not clock.count:
-        print(
-            "expected kernels to be launched in the interpreter, found none; look at their operators", file=sys.stderr
-        )
+        print("expected kernels to run in the interpreter, found none; look at their operators", file=sys.stderr)
     return int(not clock.count)
 
 

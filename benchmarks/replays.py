@@ -14,10 +14,7 @@ from caw.triton_kernels.launching import INTERPRETED, launch
 CACHE = 256 << 20  # more than any GPU's second-level cache holds
 MOST_COPIES, CALLS = 1024, 64  # of small data; calls in a graph at least
 MOST = 1.02  # share of the read bandwidth; above it the clock, the bytes or the probe are wrong
-READ_BLOCK, READERS = (
-    4096,
-    8 * 132,
-)  # numbers of a load; programs, eight of 256 threads to each multiprocessor of an H100
+READ_BLOCK, READERS = 4096, 8 * 132  # numbers of a load; programs, eight to each multiprocessor of an H100
 Call = Callable[[int], Any]  # takes the number of the data's copy
 
 

@@ -6,9 +6,11 @@ and their share of what a kernel moves that only reads.
 """
 
 import gc
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +38,7 @@ from caw.record import Record
 from caw.settings import Settings
 
 KIND = "captured steps"
+COUNTS = Path(__file__).parent / "results" / "rows.json"  # 64 tokens of 42 texts
 TOKENS = 256  # room of a text; half of them are there
 MODES = (PLAIN, "kgw+caw", "exp+caw", COMPILED)
 Call = Callable[[], None]
@@ -45,6 +48,7 @@ Call = Callable[[], None]
 class StepSettings:
     """What to time. shapes: of `shapes.SHAPES`, with random weights. modes: of this library's, or COMPILED. rounds: of
     ROUND steps each; seconds: no case but the first is begun once they have passed. weights: "fp8", "int8" or "int4".
+    texts: whether ladders have as many candidates as those of real texts (COUNTS), not all that random weights give.
 
     Raises ValueError naming the argument.
     """
@@ -58,6 +62,7 @@ class StepSettings:
     rounds: int = 32
     seconds: float | None = None
     weights: str | None = None
+    texts: bool = False
 
     def __post_init__(self) -> None:
         known_modes = (*OWN, *SAMPLED, COMPILED)
@@ -81,8 +86,8 @@ class Step(NamedTuple):
     uncaptured: float = 0.0
 
 
-def own_step(mode: str, subject: Subject, batch: int, prefix: int) -> Step:
-    """A step of this library, captured where there is a GPU."""
+def own_step(mode: str, subject: Subject, batch: int, prefix: int, texts: bool = False) -> Step:
+    """A step of this library, captured where there is a GPU. texts: of `StepSettings`."""
     facts, device = ModelFacts.of(subject.model), subject.model.device
     watermark, policy, branching = parts_of(mode, ModeInputs(subject, [], THETA, None))
     options: dict[str, Any] = {"branching": branching, "max_new_tokens": TOKENS, "return_trace": False}
@@ -105,6 +110,9 @@ def own_step(mode: str, subject: Subject, batch: int, prefix: int) -> Step:
     decoder.choosing.start(range(batch), [Request([0], TOKENS, row)] * batch, [()] * batch)
     steps = decoder.steps()
     assert isinstance(steps, RunAhead) and isinstance(steps.step, DeviceStep)
+    if texts:
+        counts = json.loads(COUNTS.read_text(encoding="utf-8"))["counts"][:batch]
+        follow(steps.step.step, torch.tensor([list(map(int, text)) for text in counts], device=device))
 
     def reset() -> None:
         cache.lengths.fill_(prefix)
@@ -131,6 +139,20 @@ def own_step(mode: str, subject: Subject, batch: int, prefix: int) -> Step:
     return Step(call, reset, None if captured is None else captured.graph, 0, alone)
 
 
+def follow(step: Any, counts: torch.Tensor) -> None:
+    """Let the ladders of a step have no more candidates than the next column of counts, int64 [B, N]."""
+    turn, ladder = torch.zeros(1, dtype=torch.int64, device=counts.device), step.ladder
+
+    def shortened(state: Any) -> Any:
+        found = ladder(state)
+        if found.counts is not None:
+            found.counts.copy_(found.counts.minimum(counts.index_select(1, turn)[:, 0]))
+            turn.add_(1).remainder_(counts.shape[1])
+        return found
+
+    step.ladder = shortened
+
+
 def settled(device: torch.device) -> float:
     """The time, once the device has done what it was asked for."""
     if device.type == "cuda":
@@ -146,13 +168,13 @@ def compiled_step(subject: Subject, batch: int, prefix: int) -> Step:
     return Step(run.step, lambda: run.reset(prefix), run.graph, 0)
 
 
-def prepared(mode: str, subject: Subject, batch: int, prefix: int) -> Step:
+def prepared(mode: str, subject: Subject, batch: int, prefix: int, texts: bool) -> Step:
     """The step of a mode, and how many bytes it took."""
     device = subject.model.device
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-    made = compiled_step(subject, batch, prefix) if mode == COMPILED else own_step(mode, subject, batch, prefix)
+    made = own_step(mode, subject, batch, prefix, texts) if mode != COMPILED else compiled_step(subject, batch, prefix)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         made = made._replace(bytes=torch.cuda.max_memory_allocated(device) - before)
@@ -206,7 +228,7 @@ def run(
             break
         say(f"batch {batch}, prefix {prefix}")
         with on_device(place):
-            rows = case(subject, settings.modes, batch, prefix, settings.rounds, clock)
+            rows = case(subject, settings, batch, prefix, clock)
         for row in rows:
             if "error" not in row:
                 row |= counted(row, settings, resolved["dtype"], bandwidth, weights, rows)
@@ -226,20 +248,20 @@ def make_room(device: torch.device) -> None:
 
 @torch.inference_mode()
 def case(
-    subject: Subject, modes: Sequence[str], batch: int, prefix: int, rounds: int, clock: Callable[[], float]
+    subject: Subject, settings: StepSettings, batch: int, prefix: int, clock: Callable[[], float]
 ) -> list[dict[str, Any]]:
     """Rows of one batch and prefix; a mode that fails (as for want of memory) has an error and the others go on."""
     make_room(subject.model.device)
-    rows: list[dict[str, Any]] = [{"mode": mode, "batch": batch, "prefix": prefix} for mode in modes]
+    rows: list[dict[str, Any]] = [{"mode": mode, "batch": batch, "prefix": prefix} for mode in settings.modes]
     steps: dict[str, Step] = {}
     for row in rows:
         try:
-            steps[row["mode"]] = prepared(row["mode"], subject, batch, prefix)
+            steps[row["mode"]] = prepared(row["mode"], subject, batch, prefix, settings.texts)
         except Exception as error:  # of any kind: it is another mode's time that would be lost
             row["error"] = in_a_line(error)
     timers = {mode: timed(step, clock) for mode, step in steps.items()}
     times: dict[str, list[float]] = {mode: [] for mode in timers}
-    for _ in range(rounds):
+    for _ in range(settings.rounds):
         for mode, once in timers.items():
             times[mode].append(once())
     for row in rows:

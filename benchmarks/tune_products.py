@@ -49,9 +49,8 @@ def summary(row: dict[str, Any]) -> str:
     """One product in a line: the chosen kernel, and its time for a row alone beside the usual tiles' and torch's."""
     us = {maker["name"]: next(iter(maker["us"].values())) for maker in row["makers"] if "us" in maker}
     usual, torch = row["makers"][0]["name"], row["makers"][1]["name"]
-    times = ", ".join(
-        f"{name} {us[name]:.1f} us" for name in dict.fromkeys((row["chosen"], usual, torch)) if name in us
-    )
+    names = dict.fromkeys((row["chosen"], usual, torch))
+    times = ", ".join(f"{name} {us[name]:.1f} us" for name in names if name in us)
     return f"{row['product']}: {row['chosen'] or 'none'} of {times}; at least {row['floor_us']:.1f} us"
 
 

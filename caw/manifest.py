@@ -4,8 +4,6 @@ C2PA 2.4: annex A.8, "Embedding Manifests into Unstructured Text" (A.7 in 2.3), 
 is that of its NFC. A manifest inside names its own place, the bytes that this hash leaves out. Nothing is fetched.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib
@@ -169,6 +167,20 @@ def _algorithm(key: str) -> Any:
         "a C2PA key must be an unencrypted PEM file of a P-256, P-384, P-521, RSA or Ed25519 key, got something else; "
         "give one"
     )
+
+
+def certificates(pem: str) -> str:
+    """Return a PEM of certificates. ValueError for another file; without the packages it is not asked."""
+    if not lacking():
+        from cryptography.x509 import load_pem_x509_certificates
+
+        try:
+            load_pem_x509_certificates(pem.encode())
+        except ValueError:
+            raise ValueError(
+                "--c2pa-trust must be a PEM file of certificates, got another or a damaged one; give one"
+            ) from None
+    return pem
 
 
 def bare(text: str) -> str:

@@ -35,31 +35,33 @@ class Input {
         four_bits |= form && form->bits == 4;
       }
     if (m.packed.form) {
-      digits_.emplace(x.count, x.size, m.packed.fast, four_bits);
+      each_ = rows_at_once(x.size, m.packed.fast);
+      for (int64_t r = 0; r < x.count; r += each_)
+        digits_.emplace_back(std::min(each_, x.count - r), x.size, m.packed.fast, four_bits);
     } else {
       plain_.emplace(x, type);
     }
   }
-  int64_t block() const { return digits_ ? 1 : plain_->block(); }  // rows that are prepared together
+  int64_t block() const { return plain_ ? plain_->block() : 1; }  // rows that are prepared together
   void prepare(int64_t first, int64_t count) {
-    if (!digits_) return plain_->prepare(first, count);
-    for (int64_t r = first; r < first + count; ++r) quantized_kernel().digits(x_.row(r), r, *digits_);
+    if (plain_) return plain_->prepare(first, count);
+    for (int64_t r = first; r < first + count; ++r)
+      quantized_kernel().digits(x_.row(r), r % each_, digits_[size_t(r / each_)]);
   }
-  // As LinearInput's; packed weights are unpacked once for all rows.
+  // As LinearInput's.
   template <class F>
   void for_each_block(const F& f) const {
-    if (digits_)
-      f(int64_t(0), x_.count);
-    else
-      plain_->for_each_block(f);
+    if (plain_) return plain_->for_each_block(f);
+    for (size_t i = 0; i < digits_.size(); ++i) f(int64_t(i) * each_, digits_[i].rows);
   }
   // part[m * kLinearTile + o] = the outputs of one tile for rows first to first + rows; returns how many there are.
   int64_t multiply(int64_t first_row, int64_t rows, const Matrix& m, int64_t tile, Aligned<float>& room) const {
     const int64_t first = tile * kLinearTile, count = std::min(kLinearTile, m.outputs - first);
     room.resize(rows * (kLinearTile + kMostTiles * kTileOutputs));
     float* part = room.data();
-    if (digits_)
-      multiply_outputs(*digits_, m.packed, first, count, part + rows * kLinearTile, part, kLinearTile);
+    if (!plain_)
+      multiply_outputs(
+          digits_[size_t(first_row / each_)], m.packed, first, count, part + rows * kLinearTile, part, kLinearTile);
     else
       plain_->multiply(first_row, rows, offset_bytes(m.data, first * m.size, m.type), m.type, m.size, count, part);
     if (!m.bias.empty())
@@ -71,7 +73,8 @@ class Input {
  private:
   const Rows& x_;
   std::optional<LinearInput> plain_;
-  std::optional<Activations> digits_;
+  int64_t each_ = 0;  // rows of each of digits_
+  std::vector<Activations> digits_;
 };
 
 // x * rsqrt(mean(x^2) + eps) * weight

@@ -7,9 +7,10 @@
 
 namespace caw {
 
-namespace {
-constexpr int64_t kSecondLevelBytes = 1 << 20;  // of activations that all weights go over before the next rows
-}  // namespace
+int64_t rows_at_once(int64_t size, bool fast) {
+  constexpr int64_t kBytes = 1 << 19, kLeast = 32, kMost = 128;  // half of the cache; halves take as many as exact records
+  return std::clamp(kBytes / (size / kUnit * record_bytes(fast)) / 16 * 16, kLeast, kMost);
+}
 
 void fill(const float* x, int64_t apart, Activations& to) {
   for_each_part(to.rows, to.size, [&](int64_t begin, int64_t end) {
@@ -59,9 +60,7 @@ Tensor quantized_linear(const Tensor& x, const Tensor& weight, int64_t outputs, 
   Tensor out = make({x.size(0), w.outputs}, ScalarType::Float);
   float* target = static_cast<float*>(out.mutable_data_ptr());
   const bool four_bits = w.form->bits == 4;
-  // halves of twelve bits take the four bytes a value that exact records take
-  const int64_t row = w.size / kUnit * record_bytes(w.fast);
-  const int64_t most = std::max<int64_t>(16, kSecondLevelBytes / row / 16 * 16);
+  const int64_t most = rows_at_once(w.size, w.fast);
   for (int64_t m = 0; m < x.size(0); m += most) {
     const int64_t rows = std::min(most, x.size(0) - m);
     Activations digits(rows, w.size, w.fast, four_bits);

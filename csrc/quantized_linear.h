@@ -6,6 +6,9 @@
 
 namespace caw {
 
+// Rows that all tiles go over before the next ones: as many as stay in the second-level cache.
+int64_t rows_at_once(int64_t size, bool fast);
+
 // Rows of floats, `apart` from one to the next, as digits; in threads where that pays.
 void fill(const float* x, int64_t apart, Activations& to);
 

@@ -11,7 +11,6 @@ HALVES = {2: [0], 3: [0, 2], 6: [0], 7: [0, 2], 8: [0], 10: [80, 82], 11: [108],
 
 
 def random_blocks(kind: int, outputs: int, across: int, seed: int = 0, size: float = 0.02) -> torch.Tensor:
-    """uint8 [outputs, across blocks]: any quants and whole-number scales, normal float16 numbers of this size."""
     rng = np.random.default_rng(seed)
     blocks = rng.integers(0, 256, (outputs, across, BLOCK_TYPES[kind].bytes), dtype=np.uint8)
     for place in HALVES[kind]:

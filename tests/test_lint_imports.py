@@ -22,7 +22,6 @@ CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["import
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tree as it is installed, where the kernels lie inside of the package."""
     pytest.importorskip("importlinter")
     folder = tmp_path_factory.mktemp("built")
     command = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(folder)]
@@ -32,7 +31,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def sources(built: Path, tmp_path: Path) -> Path:
-    """A copy of the packages and their contracts, in which imports may be planted."""
     ignore = shutil.ignore_patterns("*.safetensors", "__pycache__")
     shutil.copytree(built, tmp_path, ignore=ignore, dirs_exist_ok=True)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)

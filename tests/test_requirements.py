@@ -13,8 +13,6 @@ PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 
 
 class Hidden:
-    """A finder that knows these packages not to be there."""
-
     def __init__(self, *names: str) -> None:
         self.names = names
 

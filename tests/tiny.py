@@ -17,7 +17,6 @@ CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assista
 
 
 def tiny_tokenizer(*, chat: bool = True) -> Any:
-    """Byte-level BPE with at most VOCABULARY entries; every text can be written."""
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = decoders.ByteLevel()

@@ -45,12 +45,7 @@ class Subject:
 def load_subject(
     name: str, shapes: str | None, dtype: str, device: str | None, evaluator: str | None, weights: str | None = None
 ) -> Subject:
-    """The model `name`, or random weights of `shapes`; weights: as in `load_model`, with shapes as in `random_model`.
-
-    Random weights never end a text: every run is to have the tokens asked for, and forbidding an end token in each
-    step is work that no user asks for. Where there is no trained evaluator, one with random weights takes its place:
-    it costs the same.
-    """
+    """The model `name`, or random weights of `shapes`, which never end a text; untrained evaluators cost the same."""
     if shapes is not None:
         model = random_model(shapes, dtype, device, weights)
         model.config.eos_token_id = model.generation_config.eos_token_id = None
@@ -97,11 +92,7 @@ def number_tokenizer(vocab_size: int) -> Any:
 
 
 def make_prompts(subject: Subject, batch: int, length: int) -> list[list[int]]:
-    """`batch` prompts of `length` ids that differ from their first ids on, the same in every run.
-
-    What all prompts begin with would go through the model once in this library. Text is sentences in random order
-    before a question; models without a tokenizer of their own get random ids.
-    """
+    """`batch` prompts of `length` ids that differ from the first on: sentences and a question, or random ids."""
     vocab_size = subject.model.config.get_text_config(decoder=True).vocab_size
     prompts = []
     for row in range(batch):

@@ -67,12 +67,7 @@ def clock_for(device: torch.device, threads: int) -> tuple[str, Clock]:
 
 
 def short_run(tokens: int, device: torch.device) -> int:
-    """Tokens of the run whose time is taken off the long one's, so that prefill cancels out.
-
-    On a GPU either both runs capture their step or none does.
-
-    Raises ValueError for the one number of tokens where that cannot be.
-    """
+    """Tokens of the run taken off the long one's time. On a GPU both or none capture; ValueError if that cannot be."""
     if device.type == "cpu":
         return 1
     if tokens == GRAPH_STEPS:

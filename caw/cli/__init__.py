@@ -12,7 +12,6 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Entry point of the `caw` script."""
     try:
         from caw.cli.interrupts import leave_on_interrupt
 

@@ -110,7 +110,6 @@ def benchmark(
 
 
 def _sized(size: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Apply --size, except where other options override it."""
     if size not in SIZES:
         raise ValueError(f"--size must be one of {', '.join(SIZES)}, got {size!r}; choose one")
     return {**SIZES[size], **{name: value for name, value in given.items() if value is not None}}

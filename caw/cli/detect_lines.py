@@ -42,13 +42,9 @@ def made_of(line: Mapping[str, Any]) -> Made | None:
         return None
     sampling = settings["sampling"]
     drawing = {} if not isinstance(sampling, Mapping) else {"do_sample": True} | {
-        name: sampling[name] for name in DRAWING if _is_number(sampling.get(name))
+        name: sampling[name] for name in DRAWING if type(sampling.get(name)) in (int, float)
     }  # fmt: skip
     return Made(watermark, str(line.get("key_id")), drawing)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def drawn_of(made: Made | None, marks: Sequence[Signature]) -> dict[str, Any] | None:

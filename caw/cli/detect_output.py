@@ -50,7 +50,6 @@ class Item:
 
 
 def result_line(item: Item, result: Result) -> dict[str, Any]:
-    """Return the --json object of one text."""
     from caw.detection.key_list import KeyListResult
 
     if isinstance(result, KeyListResult):

@@ -78,7 +78,6 @@ def _results(keys: KeySearch, items: Sequence[Item]) -> Iterator[tuple[Item, Key
 
 
 def _line(item: Item, result: KeySearchResult) -> dict[str, Any]:
-    """Return the --json object of one text."""
     matches = [
         {"key_id": name, "watermark": own.watermark, "p_value": float(own.p_value), "scored": own.num_scored}
         for name, own in result.results.items()

@@ -1,7 +1,5 @@
 """`caw serve-detection`: a server that only tests texts, for a host with marking keys and no right to sign receipts."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

@@ -69,7 +69,6 @@ def _let_go_of_stdout() -> None:
 
 
 def complain(message: str) -> None:
-    """Print one line on stderr."""
     print(f"caw: {message}", file=sys.stderr, flush=True)
 
 

@@ -1,8 +1,4 @@
-"""`caw generate --resume`: match the lines of an earlier run to the prompts of this one.
-
-A line belongs to the prompt whose digest it has, whatever its id: inserting a prompt changes the ids of later ones,
-which are line numbers, and their texts move along.
-"""
+"""`caw generate --resume`: match lines to prompts by digest, whatever their ids, which may be line numbers."""
 
 from __future__ import annotations
 
@@ -117,11 +113,7 @@ def pair(entries: Sequence[PromptEntry], digests: Sequence[str], lines: Sequence
 def settle(
     writer: JsonlWriter, entries: Sequence[PromptEntry], digest: Callable[[], Callable[[Any], str]], *, remake: bool
 ) -> list[PromptEntry]:
-    """Return the prompts without a text, after giving existing lines the ids of their prompts.
-
-    digest: returns the function that gives a prompt's digest. remake: drop lines whose prompt under the same id has
-    changed; without it they are a ValueError, and nothing changes.
-    """
+    """Return the prompts without a text. digest: makes a prompt's. remake: drop changed lines, else a ValueError."""
     lines: list[Line] = writer.existing
     if not lines:
         return list(entries)

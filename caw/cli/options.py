@@ -198,7 +198,6 @@ def _refuse_strangers(
 
 
 def as_typed(name: str) -> str:
-    """Return the flag of an option."""
     return f"--{name.replace('_', '-')}"
 
 

@@ -31,11 +31,7 @@ DISTORTS = "not distortion-free, which the race is at --policy fixed --strength 
 def choose_watermark(
     name: str | None, options: Mapping[str, Any], policy: str | None = None, of_policy: Mapping[str, Any] | None = None
 ) -> str:
-    """Return the watermark of a command: the one named by --watermark; otherwise recommended, or kgw if a policy or an
-    option that recommended has not is given.
-
-    A detector of recommended reads the texts of both under the same key, as long as kgw has its defaults.
-    """
+    """Return a command's watermark: as named; otherwise recommended, or kgw if its options or a policy are given."""
     if name is not None:
         return name
     given = {option for option, value in options.items() if value is not None}
@@ -47,11 +43,7 @@ def choose_watermark(
 def choose_policy(
     name: str | None, options: Mapping[str, Any], model: str, *, marked: bool, races: bool = False
 ) -> tuple[str, str]:
-    """Return (policy, remark): the policy named by --policy or by its own options; otherwise CAW, or a fixed strength
-    for a race that distorts nothing at strength 1 (`races`).
-
-    remark: which evaluator a model without its own gets; "" otherwise.
-    """
+    """Return (policy, remark on its evaluator): as named or by options; else CAW, or fixed for a race (`races`)."""
     from caw.evaluator.shelf import shipped_for
 
     if name is not None or not marked:

@@ -178,11 +178,7 @@ def _others(
 
 
 class _Places:
-    """Choose at the places of a text, in order.
-
-    given: (capacity, strength) of each place, at the greatest strength. scored: where bias or penalties change what the
-    choice is made from, that of each place, in parts.
-    """
+    """Choose at a text's places, in order, given each one's (capacity, strength) and scores, if those are changed."""
 
     def __init__(self, plan: Plan, request: Request, text: Sequence[int], ends: Sequence[int], since: int) -> None:
         device = plan.facts.device

@@ -23,13 +23,7 @@ from caw.watermarks.base import MISSING, TokenScores
 
 
 class ClosedLoop:
-    """Keep the evidence of a batch, and scale strengths by it.
-
-    watermark: one that knows the model's vocabulary.
-
-    Raises ValueError for a payload, and whatever loading `Target.weights` raises if they are missing or made for
-    another watermark.
-    """
+    """Keep the evidence of a batch, and scale strengths by it. ValueError for a payload; raises as `Target.weights`."""
 
     def __init__(self, target: Target, watermark: Watermark, vocab_size: int, device: torch.device) -> None:
         if watermark.code is not None:

@@ -106,11 +106,7 @@ def will_capture(
     facts: ModelFacts, watermark: Watermark | None, policy: Policy, settings: Settings, kernels: ops.Ops,
     limits: RowLimits, limit: int | None, asked: bool | None, *, processors: bool,
 ) -> bool:  # fmt: skip
-    """Tell whether steps are captured; ValueError if compile=True needs it and it is impossible.
-
-    Arguments as in `Plan`. asked: None = on CUDA or with compile=True, where it is possible. processors: whether logits
-    processors of others change the logits.
-    """
+    """Tell whether steps are captured; asked: None = on CUDA or with compile=True. ValueError if that cannot be."""
     why_not = needed_of_host(watermark, policy, limits, facts.device, processors=processors)
     # no graph spans devices or processes, and none can hold a rotary embedding that changes
     whole = not facts.spread and facts.mesh is None and limit is None and settings.branching == "tree"
@@ -132,12 +128,7 @@ def will_capture(
 
 
 def why_no_drafts(facts: ModelFacts, settings: Settings, kernels: ops.Ops, *, captured: bool, changing: bool) -> str:
-    """Say why decoding carries no drafts; empty if it may.
-
-    captured: as in `Plan`. changing: whether a token's keys and values may be others the next time they are computed.
-
-    Raises ValueError where drafts cannot be carried and were asked for by more than "auto" or "own".
-    """
+    """Say why decoding carries no drafts, "" if it may. changing: keys may change later. ValueError if asked for."""
     if settings.speculate is None:
         return NEVER
     compiled = compiled_prefill(settings.prefill_attention, facts.device, kernels) and facts.dtype in DTYPES

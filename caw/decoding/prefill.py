@@ -1,8 +1,4 @@
-"""Prefill prompts: fill their rows of the cache, and return the distributions of the first new position and before.
-
-A beginning that all prompts share (the examples of a few-shot evaluation) goes through the model once, and what a
-prompt cache holds does not go through it again.
-"""
+"""Prefill prompts: fill rows of the cache, return the last positions' distributions; read shared parts once."""
 
 from collections.abc import Sequence
 from typing import Any

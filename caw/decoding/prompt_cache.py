@@ -1,8 +1,4 @@
-"""Cache of prompts: their keys, values and last distributions, kept for later calls.
-
-Comparing settings continues the same prompts again and again, and on a CPU prefill costs nearly as much per token as
-decoding. What a prompt leaves behind depends on the model alone, not on watermark, policy or sampling.
-"""
+"""Cache of prompts: keys, values, last distributions, which depend on the model alone and cost much to make."""
 
 import weakref
 from collections.abc import Sequence

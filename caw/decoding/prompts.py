@@ -26,11 +26,7 @@ class PromptWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Remark:
-    """A remark about one prompt.
-
-    index: its place among the prompts given. text: what it must be and is not, to follow the words "prompt 3".
-    error: the kind of error that it is, None where the prompt is continued all the same.
-    """
+    """A remark about a prompt, by its place. text: follows "prompt 3". error: its kind, None where it is continued."""
 
     index: int
     text: str

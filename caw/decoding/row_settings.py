@@ -82,12 +82,7 @@ class RowSettings(Sampling):
 
 
 def may_begin_freely(most: int, window: int, *, bound: bool) -> bool:
-    """Tell whether somebody else's request for at most this many tokens may have a free beginning.
-
-    Beginnings of many requests, cut and joined, would be an unmarked text. So a beginning is a small part of what is
-    asked for, and a text that the request can end or steer has none. window: of the watermark. bound: whether stop
-    strings, a bias or a grammar do so.
-    """
+    """Tell whether a stranger's request may begin freely: not a short one, nor one `bound` to end or steer its text."""
     return most >= FREE_TOKENS + 4 * window and not bound
 
 

@@ -1,8 +1,4 @@
-"""State of the model at the next position of B texts: logits and their records, kept between two steps.
-
-The state of the texts themselves is in `texts.py`. Every tensor is updated in place: a captured step reads and
-writes the same addresses again and again.
-"""
+"""State of B rows between two steps: logits and records of the next position, updated in place for captured steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

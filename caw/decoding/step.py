@@ -40,11 +40,7 @@ class Forwarded(NamedTuple):
 
 
 class Step(ABC):
-    """What a step needs from one step to the next, and the texts that it writes.
-
-    slots: maximum number of candidates in one forward. beside: positions of each row that the cache needs beyond its
-        capacity, behind drafts.
-    """
+    """What a step needs, and the texts it writes. slots: most candidates. beside: positions behind the capacity."""
 
     def __init__(self, model: Any, plan: Plan, texts: Texts) -> None:
         self.model, self.plan, self.settings = model, plan, plan.settings

@@ -1,13 +1,4 @@
-"""Choose the step that decodes a plan. All give the same tokens; `step.py` says what each is.
-
-eager                         EagerStep
-eager, drafts, same tokens    DraftStep
-captured                      FixedStep
-captured, fused               FusedStep
-
-Steps are captured on CUDA or with compile=True, unless one of them needs something of the host (`will_capture` in
-`plan_defaults.py`); they are fused where `fusible` (`capture/fused_step.py`) says so.
-"""
+"""Choose the step that decodes a plan: captured on CUDA or with compile=True, if it may be; see `step.py`."""
 
 from typing import Any
 
@@ -24,13 +15,7 @@ from caw.settings import WHERE_IT_PAYS
 
 
 def make_step(model: Any, plan: Plan, texts: Texts) -> tuple[EagerStep | FixedStep, str]:
-    """Choose the step that decodes by this plan.
-
-    texts: the rows that it writes.
-
-    Returns:
-        (the step, why it carries no drafts: empty if it may).
-    """
+    """Return (the step that decodes the rows `texts` by this plan, why it carries no drafts: "" if it may)."""
     speculate, why_not = plan.settings.speculate, plan.why_no_drafts
     if not why_not and speculate in WHERE_IT_PAYS and not exact_rows(model):
         why_not = ROUNDING

@@ -8,11 +8,7 @@ from caw.decoding.request import Request
 
 
 class Waiting:
-    """First in, first out, except for requests added ahead; requests may join at any time.
-
-    shared: tokens that all prompts begin with, as far as they were there when
-    `begin` was called; 0 from the first one on that begins otherwise.
-    """
+    """First in, first out, but for requests ahead. shared: tokens that all prompts since `begin` start with."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

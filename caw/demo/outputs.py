@@ -67,11 +67,7 @@ def run_demo(
     chat: bool = True,
     fpr: float = 1e-3,
 ) -> Demo:
-    """Generate the four texts, one after the other and alone, so that their speeds are comparable.
-
-    Greedy but for the drawn one, which `caw.Recommended` marks under the same key. Every p-value comes from the text
-    alone, by `detect` with that key; plain is tested like the greedy ones.
-    """
+    """Generate four texts one by one, for comparable speeds; p-values are `detect`'s, of texts and key alone."""
     name = str(getattr(model.config, "_name_or_path", "") or model.config.model_type)
     generate(model, tokenizer, prompt, watermark=watermark, policy=policy, max_new_tokens=WARM_UP_TOKENS, chat=chat)
     runs: list[tuple[str, str, GreenList | None, Policy | None]] = [

@@ -4,8 +4,6 @@ The decoder receives the first attempts of all texts; each retry takes a row as 
 in the same batch as everything else. So attempts run as batches, and texts are returned as they finish.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -42,7 +40,7 @@ class UndetectedError(ValueError):
         self.index, self.receipt = index, receipt
         super().__init__(self.of(f"text {index}"))
 
-    def __reduce__(self) -> tuple[type[UndetectedError], tuple[int, Receipt]]:
+    def __reduce__(self) -> "tuple[type[UndetectedError], tuple[int, Receipt]]":
         return type(self), (self.index, self.receipt)  # pickle would call it with its message alone
 
     def of(self, text: str) -> str:
@@ -84,7 +82,6 @@ class Attempts(ABC):
         return len(self.first)
 
     def decoder(self, model: Any, plan: Plan, report: Callable[[str], None] | None) -> Decoder:
-        """Return the decoder of these requests."""
         return Decoder(model, plan, report)
 
     def sends(self, send: Callable[[Sequence[int]], None]) -> bool:
@@ -167,15 +164,12 @@ class DetectableTexts(Attempts):
         return self._finish(text)
 
     def _next(self, text: _TextAttempts) -> Request:
-        """Return the next attempt at a text."""
         self.owners.append(text)
         text.started += 1
         return self._attempt(text, text.started - 1)
 
     def _attempt(self, text: _TextAttempts, number: int) -> Request:
-        """Return an attempt at a text by its number; sampling differs between attempts, and the first uses the caller's
-        seed.
-        """
+        """Return an attempt at a text by its number; each samples otherwise, and the first uses the caller's seed."""
         row, seed = text.request.row, text.request.row.seed
         if row.do_sample:
             seed = seed_of(row.known_seed, number)

@@ -44,10 +44,7 @@ STOPS = ".,;:!?)]}”"  # a word does not begin right behind these
 
 
 def broken(old: Sequence[int], patches: Sequence[Patch], text_of: Callable[[list[int]], str]) -> str:
-    """Say what patches that do not meet break in a text, "" for nothing.
-
-    old: its tokens. text_of: decodes some of them.
-    """
+    """Say what patches that do not meet break in a text of tokens `old`, "" for nothing. text_of: decodes some."""
     for group in _groups(patches):
         start, end = max(group[0].start - AROUND, 0), min(group[-1].end + AROUND, len(old))
         here = list(old[start:end])

@@ -128,10 +128,7 @@ def edit_margin(watermark: Watermark, policy: Policy, edits: float) -> float:
 
 
 def check_early(settings: Settings, watermark: Signature | None, policy: Policy | None) -> None:
-    """Raise ValueError if no text could be detected, and for options that have no effect without tests.
-
-    policy: None = the plain watermark.
-    """
+    """Raise ValueError if no text could be detected, or options have no effect. policy: None = the plain watermark."""
     refuse_idle(settings)
     check_guarded(settings)
     if settings.level is None:

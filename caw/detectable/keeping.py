@@ -74,9 +74,7 @@ class Keeping:
 
 
 def _verdict(answer: Any) -> bool | None:
-    """Return what a caller's reader says of a text. TypeError for anything that is not a verdict: a message about what
-    failed would count as kept.
-    """
+    """Return what a caller's reader says of a text. TypeError for no verdict: a failure's message must not count."""
     if answer is None or isinstance(answer, bool | np.bool_):
         return None if answer is None else bool(answer)
     raise TypeError(f"keeps must return True or False, got {type(answer).__name__}; use bool(...)")

@@ -1,7 +1,5 @@
 """The record of a text's test: enough to repeat it, never the key."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import math
@@ -104,11 +102,10 @@ class Receipt:
             )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the receipt for JSON."""
         return {name: dict(value) if isinstance(value, Mapping) else value for name, value in vars(self).items()}
 
     @classmethod
-    def from_dict(cls, value: Any) -> Receipt:
+    def from_dict(cls, value: Any) -> "Receipt":
         """Read a receipt; fields of later versions are ignored."""
         fields = {f.name: f for f in dataclasses.fields(cls)}
         needed = [name for name, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING]

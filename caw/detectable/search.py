@@ -83,7 +83,6 @@ class Rolled:
 
 
 def z_of(p_value: float) -> float:
-    """The z of a p-value."""
     return -NORMAL.inv_cdf(min(max(p_value, 1e-300), 1 - 1e-15))
 
 
@@ -433,5 +432,4 @@ class _Progress:
 
     @property
     def over(self) -> bool:
-        """Whether the text is detected."""
         return self.best.verdict.found

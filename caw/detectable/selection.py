@@ -13,11 +13,7 @@ from caw.models.teacher import log_probs
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One finished attempt at a text.
-
-    text: as it would be returned, cut at a stop string. strength_factor: of its policy's strength. verdict: of its
-    test. request, sequence: of the decoder.
-    """
+    """A finished attempt. text: as returned. strength_factor: of its policy's. request, sequence: of the decoder."""
 
     text: str
     strength_factor: float

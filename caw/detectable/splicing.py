@@ -1,7 +1,5 @@
 """Rejoining and splicing: where a rollout meets the text that it left, and the text that comes of it."""
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ class Patch:
     end: int
     tokens: tuple[int, ...]
 
-    def trimmed(self, old: Sequence[int]) -> Patch:
+    def trimmed(self, old: Sequence[int]) -> "Patch":
         """Return it without the tokens at its end that are the old text's own."""
         end, tokens = self.end, list(self.tokens)
         while end > self.start + 1 and len(tokens) > 1 and tokens[-1] == old[end - 1]:
@@ -26,10 +24,9 @@ class Patch:
         return Patch(self.start, end, tuple(tokens))
 
     def covers(self, place: int) -> bool:
-        """Tell whether it changes this place."""
         return self.start <= place < self.end
 
-    def meets(self, other: Patch) -> bool:
+    def meets(self, other: "Patch") -> bool:
         """Tell whether two patches change the same place."""
         return self.start < other.end and other.start < self.end
 

@@ -3,14 +3,13 @@
 import hashlib
 import re
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from caw.decoding.row_settings import RowSettings
 from caw.detection.detector import Detector
-from caw.detection.family import alone, family_wise, level_of
+from caw.detection.family import alone, level_of
 from caw.detection.result import DetectionResult
 from caw.detection.statistics import fewest_for
 from caw.detection.text_weights import TextWeights
@@ -19,7 +18,6 @@ from caw.settings import Settings
 from caw.watermarks import Signature, Watermark
 
 DRAWS, DETECTED_SHARE = 50, 0.9  # texts with words deleted, and the share of them that must be found
-NORMAL = NormalDist()
 
 
 @dataclass(frozen=True)
@@ -53,13 +51,6 @@ class Trial:
     def marking(self, row: RowSettings) -> Signature:
         """Return what marks a text: the mark of the call, or its part that the text gets."""
         return self.mark.part_for(row)
-
-    def eased(self, share: float) -> "Trial":
-        """Return the test at a level for which this share of the z is enough that its own level takes."""
-        detector, tries = self.detector, self.detector.watermark.family
-        z = share * NORMAL.inv_cdf(1 - alone(detector.fpr, tries))
-        level = float(family_wise(np.float64(NORMAL.cdf(-z)), tries))
-        return Trial(replace(detector, fpr=level), self.edits, self.mark)
 
     def of_subkey(self, text: str, row: RowSettings, number: int | None = None) -> "Trial":
         """Return the test under one sub-key, at the level that it must reach alone: the one with this number, or that

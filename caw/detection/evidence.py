@@ -1,8 +1,4 @@
-"""Find first occurrences among millions of rows: repeated evidence does not count.
-
-Rows are sorted by a 64-bit word, hash above row number, in one sort of plain integers. Rows of equal hash are then
-compared in full; if different rows ever share a hash, a sort of whole rows decides.
-"""
+"""Find first occurrences among millions of rows, by one sort of 64-bit words (hash, row); equals are compared."""
 
 import numpy as np
 

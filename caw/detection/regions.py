@@ -90,12 +90,7 @@ MAX_FITS = 8  # of the mean, each followed by a new split; two or three are usua
 
 
 def log_ratios(watermark: Watermark, values: np.ndarray, counted: np.ndarray, mean: float) -> np.ndarray:
-    """Return the log-likelihood ratio of each token, float64 [n], between a marked mean and the null's; 0 where it does
-    not count.
-
-    A value is treated as the mean of as many bits, or as a gamma variable of such a shape, as give it its variance
-    under the null.
-    """
+    """Return each token's log-likelihood ratio, float64 [n], of a marked mean to the null's; 0 where none counts."""
     null, variance = watermark.null_moments
     if watermark.null == "gamma":
         ratios = (np.log(null / mean) + values * (1 / null - 1 / mean)) * (null**2 / variance)

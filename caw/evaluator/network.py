@@ -233,11 +233,7 @@ def _check_classes(table: torch.Tensor) -> None:
 
 
 def check_serves(evaluator: Evaluator, model_name: str | Path, tokenizer: Any) -> None:
-    """Raise ValueError if the evaluator is for a model with another vocabulary; warn if it is for another model with
-    the same.
-
-    model_name: "" = unknown. tokenizer: of the model, None = unknown. Universal evaluators are not checked.
-    """
+    """Raise ValueError for an evaluator of another vocabulary, warn of another model's; universal ones serve all."""
     if model_name:
         warn_of_other_model(evaluator, model_name)
     if tokenizer is None:
@@ -291,11 +287,7 @@ class About:
 
 
 def read_file(path: Path) -> tuple[About, dict[str, torch.Tensor]]:
-    """Return a file's metadata and its tensors by name, weights as float32.
-
-    Raises ValueError in one sentence for another kind of file, and naming the tensor if one is missing, unknown, or of
-    a wrong dtype or shape for the features and width; no tensor is read before all are known to fit.
-    """
+    """Return a file's metadata and its tensors as float32. ValueError for another file, naming the wrong tensor."""
     try:
         with safe_open(str(path), framework="pt") as file:
             about = _about(file.metadata() or {})

@@ -99,11 +99,7 @@ def _classes(tokenizer: Any, ids: Sequence[int], line_ends: bool) -> torch.Tenso
 
 
 def check_tokenizer(table: torch.Tensor, tokenizer: Any, line_ends: bool = False) -> None:
-    """Raise ValueError if the table was made for another tokenizer; a sample of ids is compared.
-
-    line_ends: how the table was made, see `class_table`. A table that passed passes again, unless the tokenizer has
-    gained tokens since: comparing takes as long as a step of a small model.
-    """
+    """Raise ValueError if the table was made for another tokenizer; compares a sample of ids, once a tokenizer."""
     known, about = memo_of(_passed, tokenizer), _about(tokenizer, line_ends)
     if about in known and known[about]() is table:
         return

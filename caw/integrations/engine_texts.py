@@ -1,7 +1,5 @@
 """The marked requests of an engine: a chooser for each profile, and the place of each text in it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Each token belongs to a kind: the white space that it writes outside of strings.
 token may be chosen, so that words, numbers and names are marked.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Any

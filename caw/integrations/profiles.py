@@ -14,8 +14,6 @@
 }
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Mapping
@@ -51,11 +49,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class ProfileFile:
-    """The operator's file, read.
-
-    profiles: by name. default: of requests that name none; OFF = they are not marked. opt_out: whether a request may
-    choose OFF.
-    """
+    """The operator's file. default: of requests that name no profile, OFF = unmarked. opt_out: may they choose OFF."""
 
     profiles: Mapping[str, Profile]
     default: str

@@ -44,11 +44,7 @@ LAST = 60.0  # seconds for the last receipts, after those of running requests
 
 @dataclass(frozen=True)
 class Replicas:
-    """How many servers there are.
-
-    least, most: of them; between, Ray adds and takes away by the queue. requests: that each is to have at once. gpus,
-    cpus: of each.
-    """
+    """Numbers of servers by the queue (least to most), of requests at once for each, and its gpus and cpus."""
 
     least: int = 1
     most: int = 1
@@ -105,7 +101,6 @@ class RayService:
             watermark_from(named(self.watermark, "watermark", WATERMARKS), 1)
 
     def server_settings(self) -> Any:
-        """The settings of each replica."""
         from caw.serve.contracts import MarkRules
         from caw.serve.settings import ServerSettings
 
@@ -156,7 +151,6 @@ def app(arguments: Mapping[str, Any]) -> Any:
 
 
 def application(service: RayService) -> Any:
-    """A Ray Serve application of this service."""
     require("ray", "caw.integrations.ray_serve")
     from ray import serve
 

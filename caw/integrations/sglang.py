@@ -7,8 +7,6 @@ SGLang takes a processor from each request, as a string: `LogitProcessor.to_str(
 code. The module is imported without SGLang too.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json
@@ -73,7 +71,7 @@ class LogitProcessor(_base()):  # type: ignore[misc]
 
 
 @functools.cache  # SGLang makes a processor for every batch; the texts outlive them
-def _engine(device: torch.device, vocab_size: int) -> _Engine:
+def _engine(device: torch.device, vocab_size: int) -> "_Engine":
     return _Engine(device, vocab_size)
 
 

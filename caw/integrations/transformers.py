@@ -1,7 +1,5 @@
 """Watermarks in transformers' own `model.generate`: as a logits processor, and as a `custom_generate` folder."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import sys

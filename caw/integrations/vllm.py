@@ -6,8 +6,6 @@ vLLM has two interfaces, for the V1 model runner (rows of a batch that move, ids
 the device). The class here has both, and vLLM calls the one of its runner. It is imported without vLLM too.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import random
@@ -210,10 +208,7 @@ class _V2:
 
 
 def asked(marks: ProfileFile, params: Any) -> Profile | None:
-    """The profile of a request by vLLM's SamplingParams, None = it is not marked.
-
-    Raises ValueError, in one sentence, for a request that cannot be marked as it asks.
-    """
+    """The profile of a request, None = unmarked. ValueError if it cannot be marked as its SamplingParams ask."""
     profile = marks.chosen(params.extra_args or {}, "vllm_xargs")
     if profile is not None:
         _refuse(params)

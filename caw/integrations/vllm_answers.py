@@ -4,8 +4,6 @@
         --middleware caw.integrations.vllm_answers.MarkedAnswers
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any

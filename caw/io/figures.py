@@ -12,11 +12,7 @@ FONTS = ["DejaVu Sans"]  # one name: matplotlib writes the whole list into every
 
 
 def save_figure(figure: Any, path: str | Path) -> None:
-    """Write a matplotlib figure, whole or not at all; the name's ending says what: .svg as `svg_text` makes it, else
-    what matplotlib knows, without an ending PNG.
-
-    Raises ValueError for an ending that matplotlib does not know, OSError where the file cannot be written.
-    """
+    """Write a matplotlib figure by its ending (.svg: `svg_text`; none: PNG). ValueError for others, OSError."""
     place = Path(path)
     if place.suffix.lower() == ".svg":
         write_text(place, svg_text(figure, place.stem))

@@ -103,7 +103,7 @@ class LineFile:
             try:
                 write_all(self._file, line)
                 if self.durable:
-                    _to_disk(self._file.fileno())
+                    getattr(os, "fdatasync", os.fsync)(self._file.fileno())  # Linux alone has the cheaper one
             except BaseException:
                 self._take_back(start)
                 raise
@@ -213,10 +213,6 @@ class LineFile:
             held, (self._file, _) = self._file, self._open(False, False, 0o666)
             self._failed = (0, b"")
             held.close()
-
-
-def _to_disk(handle: int) -> None:
-    getattr(os, "fdatasync", os.fsync)(handle)  # Linux alone has the cheaper one
 
 
 def _is_object(text: bytes) -> bool:

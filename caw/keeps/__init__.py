@@ -60,7 +60,6 @@ class Number:
         return same and (plain or same_content(unmarked, marked, names_in(unmarked)))
 
     def reads(self, unmarked: str) -> bool:
-        """Tell whether there is something to keep."""
         return bool(answers_of(unmarked))
 
 
@@ -81,7 +80,6 @@ class Results:
         return equations_of(unmarked) == equations_of(marked) and Number()(unmarked, marked)
 
     def reads(self, unmarked: str) -> bool:
-        """Tell whether there is something to keep."""
         return bool(answers_of(unmarked) or equations_of(unmarked) or blocks_of(unmarked))
 
     def possible(self, unmarked: str, begun: str) -> bool:
@@ -113,7 +111,6 @@ class Json:
         return theirs.loose == ours.loose and self._same(theirs.values, ours.values, False)
 
     def reads(self, unmarked: str) -> bool:
-        """Tell whether there is something to keep."""
         theirs = values_of(unmarked)
         return (bool(theirs.values) and (not self.fields or self._named(theirs.values))) or any(theirs.loose)
 
@@ -252,7 +249,6 @@ class Parses:
         )
 
     def reads(self, unmarked: str) -> bool:
-        """Tell whether there is something to keep."""
         blocks = blocks_of(unmarked)
         return any(tag in PYTHON and _parses(code) for tag, code in blocks) if blocks else _parses(unmarked)
 

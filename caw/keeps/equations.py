@@ -175,10 +175,7 @@ def may_go_on(equations: tuple[Tokens, ...], begun: str) -> bool:
 
 @functools.lru_cache(1024)
 def tokens_of(text: str) -> Tokens:
-    """Return the numbers of a text and what stands between them.
-
-    Brackets are kept in pairs, around more than one token.
-    """
+    """Return a text's numbers and what stands between them; brackets in pairs, around more than one token."""
     found: list[Token] = []
     opened: list[int] = []
     pairs: list[tuple[int, int]] = []
@@ -245,7 +242,6 @@ def _ended(tokens: Tokens) -> bool:
 
 
 def _clauses(text: str) -> Iterator[tuple[int, int]]:
-    """(start, end) of each clause."""
     start = 0
     for cut in _cuts(text, 0, len(text)):
         yield start, cut
@@ -254,7 +250,6 @@ def _clauses(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _cuts(text: str, since: int, until: int) -> Iterator[int]:
-    """Places where a clause ends, from one on."""
     depth = 0
     for match in CUT.finditer(text, since, until):
         if match[0] in "[(":

@@ -12,11 +12,7 @@ DROPPING = ("dropout", "attention_dropout", "activation_dropout", "layerdrop", "
 
 
 class EvalMode:
-    """Put every module of the model in eval mode inside the block, and restore each afterwards.
-
-    Created once per model and entered around every step, so that an abandoned iterator leaves the model unchanged.
-    below: the modules below it, if they are known (`ModelParts`).
-    """
+    """Put all modules in eval mode inside the block, entered around every step; below: them, if they are known."""
 
     def __init__(self, model: Any, below: Sequence[torch.nn.Module] | None = None) -> None:
         # __dict__ directly, for speed: hundreds of modules are checked in every step
@@ -51,10 +47,6 @@ _guard = threading.Lock()
 
 
 def model_lock(model: Any) -> threading.RLock:
-    """Return the lock of this model, the same for every thread and decoder; it lives as long as the model.
-
-    Two threads may generate with one model: their steps take turns. What they must not do meanwhile is call the model
-    themselves.
-    """
+    """Return the model's one lock: threads' steps take turns, and nobody may call the model itself meanwhile."""
     with _guard:
         return _locks.setdefault(model, threading.RLock())

@@ -167,12 +167,7 @@ ORIGINAL = "original_max_position_embeddings"
 
 
 def rope_limit(model: Any) -> int | None:
-    """Return the length in tokens beyond which the rotation of every position changes; None = never, 0 = the config
-    does not say.
-
-    Keys and values computed for a shorter text are wrong for a longer one, and in transformers the longest text of a
-    batch decides for all of them.
-    """
+    """Return the length beyond which all rotations change and earlier keys are wrong; None = never, 0 = unknown."""
     config = model.config.get_text_config(decoder=True)
     parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     by_layer = [

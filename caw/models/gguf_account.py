@@ -1,8 +1,4 @@
-"""Account of a .gguf file's contents: each setting and tensor is ticked off when read, and a remainder is an error.
-
-An unread setting would change the described model, so instead of a list of settings to reject there is a list of those
-that change no number.
-"""
+"""Account of a .gguf file: settings and tensors are ticked off when read; what is left over is an error."""
 
 from typing import Any
 

@@ -138,10 +138,6 @@ def _starcoder2(account: Account, common: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _gemma(account: Account, common: dict[str, Any]) -> dict[str, Any]:
-    return _plain(account, common)
-
-
 def _windows(account: Account, common: dict[str, Any], window: int, pattern: int) -> dict[str, Any]:
     """Every n-th layer attends to all positions, the others to a window; without a window all do."""
     count = common["num_hidden_layers"]
@@ -203,7 +199,7 @@ FAMILIES = {
     "granite": Family("granite", _granite, turned=True, optional=True),
     "phi3": Family("phi3", _phi3, PHI3_PARTS),
     "starcoder2": Family("starcoder2", _starcoder2, STARCODER2_PARTS),
-    "gemma": Family("gemma", _gemma, above=1.0),
+    "gemma": Family("gemma", _plain, above=1.0),
     "gemma2": Family("gemma2", _gemma2, GEMMA_PARTS, above=1.0),
     "gemma3": Family("gemma3_text", _gemma3, GEMMA_PARTS, above=1.0),
 }

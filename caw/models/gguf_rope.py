@@ -14,11 +14,7 @@ NEAR, EXACT = 1e-5, 3e-7  # factors are stored in float32
 
 
 def rope_parameters(account: Account, head: int, positions: int, partial: bool = False) -> dict[str, Any]:
-    """Return transformers' `rope_parameters` of a model with this head size and training length.
-
-    partial: whether the architecture can turn fewer dimensions than a head has.
-    Raises ValueError for what transformers cannot do.
-    """
+    """Return transformers' `rope_parameters`, or ValueError. partial: may fewer dimensions than a head has turn."""
     turned = account.integer("rope.dimension_count", head)
     base: dict[str, Any] = {"rope_type": "default", "rope_theta": account.real("rope.freq_base", 10000.0)}
     if turned != head:

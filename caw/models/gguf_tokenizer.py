@@ -1,8 +1,4 @@
-"""The tokenizer of a .gguf file: transformers builds it, and its omissions are corrected here.
-
-A file names its pre-tokenizer. transformers knows some names and uses GPT-2's for all others, which gives wrong ids.
-The expressions are those of the models' own tokenizer.json.
-"""
+"""The tokenizer of a .gguf file: transformers builds it; pre-tokenizers that it does not know are added here."""
 
 from pathlib import Path
 from typing import Any

@@ -21,12 +21,7 @@ TRITON = (3, 6)  # the oldest whose kernels are compiled here
 
 
 def usual_weights(source: Path, device: torch.device, dtype: str | torch.dtype) -> str | None:
-    """Return the meaning of `quantization=None`: "file" for a .gguf file on a CPU where dtype="auto" is float32;
-    otherwise None.
-
-    Blocks give the same results there, faster and in a quarter of the memory. A processor with bfloat16 reads long
-    prompts faster in bfloat16, so it uses that. Warns and raises as `block_weights` does.
-    """
+    """Return what `quantization=None` means: "file" for a .gguf file on a CPU where "auto" is float32, else None."""
     import torch
 
     if not is_gguf(source):

@@ -86,11 +86,7 @@ def replace_matrices(
     takes: Callable[[Any], bool],
     packed: Callable[[torch.Tensor, bool], torch.Tensor],
 ) -> Any:
-    """Replace the layers `takes` accepts, in place; everything else becomes float32. Shared matrices stay shared.
-
-    packed: of a weight, and whether it is first of all an embedding's. Each matrix is freed before the next, so that
-    memory never holds all of them twice.
-    """
+    """Replace the layers `takes` accepts, one at a time, in place, by `packed` ones; the rest becomes float32."""
     found: dict[int, list[str]] = {}  # names, not layers, which would keep their matrices alive
     for name, module in model.named_modules():
         if takes(module):

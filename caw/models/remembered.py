@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from caw.io.files import cache_root, content_mark
 from caw.models.cache_folders import filled_once, listed
 from caw.models.gguf_settings import settings_model, settings_tokenizer, write_settings
+from caw.models.huge_pages import forget
 from caw.models.llamas import has_modules
 
 VERSION = 1
@@ -55,7 +56,15 @@ def _fill(model: Any, weights: dict[str, torch.Tensor], dtype: Any) -> bool:
     expected = {name: value.shape for name, value in model.named_parameters() if not (tied and value is head.weight)}
     if expected != {name: value.shape for name, value in weights.items()}:
         return False
-    model.load_state_dict({name: value.to(dtype) for name, value in weights.items()}, strict=False, assign=True)
+    model.load_state_dict({name: _cast(value, dtype) for name, value in weights.items()}, strict=False, assign=True)
     if tied:
         head.weight = model.model.embed_tokens.weight
     return True
+
+
+def _cast(read: torch.Tensor, dtype: Any) -> torch.Tensor:
+    """Return numbers in a dtype; what they were read as takes no memory any more if it is another one."""
+    numbers = read.to(dtype)
+    if numbers is not read:
+        forget(read)
+    return numbers

@@ -25,9 +25,7 @@ TABLE = tables.api_keys
 
 @dataclass(frozen=True)
 class ApiKey:
-    """Public data of an API key. id: of the token. Times are in UTC. may_opt_out: whether it may request unmarked
-    text.
-    """
+    """Public data of an API key. id: of the token. Times are UTC. may_opt_out: whether it may ask for unmarked text."""
 
     id: str
     tenant: str
@@ -40,7 +38,6 @@ class ApiKey:
         return self.revoked is None and (self.not_after is None or moment < self.not_after)
 
     def state(self, moment: datetime) -> str:
-        """One of revoked, over, valid."""
         return "revoked" if self.revoked is not None else "valid" if self.valid_at(moment) else "over"
 
 
@@ -53,10 +50,7 @@ class ApiKeys:
     def create(
         self, tenant: str, *, may_opt_out: bool = False, not_after: datetime | None = None
     ) -> tuple[ApiKey, str]:
-        """Create a key; return (the key, its token, which is not stored).
-
-        Raises ValueError for a tenant without a marking key, and for an expiry in the past.
-        """
+        """Return (a new key, its token, which is not stored). ValueError without a marking key, for a past expiry."""
         require_name("tenant", tenant)
         require_moments(not_after)
         with self.database.writing() as connection:
@@ -131,7 +125,6 @@ class ApiKeys:
 
 
 def digest_of(token: str) -> str:
-    """Return the SHA-256 of a token, in hex."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 

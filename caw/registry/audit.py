@@ -87,10 +87,7 @@ def verify(lines: Iterable[str], public_key: str | None = None, after: Iterable[
 
 
 def verify_end(connection: sa.Connection, most: int = AT_ONCE) -> str:
-    """Return the public key that signed the last entry, in hex, if the last `most` entries verify.
-
-    Raises ValueError at the first entry that does not verify.
-    """
+    """Return the last entry's public key, in hex. ValueError at the first of the last `most` that does not verify."""
     table = tables.receipts
     rows = connection.execute(sa.select(table).order_by(table.c.sequence.desc()).limit(most)).all()[::-1]
     entries = [Entry(row.content, row.digest, row.signature).as_dict() for row in rows]

@@ -12,8 +12,6 @@ Changing, dropping or reordering entries breaks the chain; truncation is detecte
 without the master key is not enough to sign.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -47,11 +45,11 @@ class Signer:
     private: Ed25519PrivateKey
 
     @classmethod
-    def new(cls) -> Signer:
+    def new(cls) -> "Signer":
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
-    def from_secret(cls, secret: bytes) -> Signer:
+    def from_secret(cls, secret: bytes) -> "Signer":
         return cls(Ed25519PrivateKey.from_private_bytes(secret))
 
     @property
@@ -61,7 +59,6 @@ class Signer:
 
     @property
     def public(self) -> str:
-        """The public key, 32 bytes in hex."""
         return self.private.public_key().public_bytes_raw().hex()
 
     @property

@@ -52,7 +52,6 @@ class MarkingKey:
         return self.revoked is None and self.not_before <= moment and not ended
 
     def state(self, moment: datetime) -> str:
-        """One of revoked, waiting, over, valid."""
         if self.revoked is not None:
             return "revoked"
         if moment < self.not_before:
@@ -226,15 +225,12 @@ class MarkingKeys:
 
 
 def current(keys: Sequence[MarkingKey], moment: datetime) -> MarkingKey | None:
-    """Return the active one of a tenant's keys."""
     marking = [key for key in keys if key.marks_at(moment)]
     return max(marking, key=lambda key: (key.not_before, key.created, key.id)) if marking else None
 
 
 def place(tenant: str, id: str, said: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the associated data of a sealed secret, including its watermark: changing that makes the key
-    unreadable.
-    """
+    """Return a sealed secret's associated data, with its watermark: changing that makes the key unreadable."""
     return f"marking key {id} of {tenant}", canonical(said)
 
 

@@ -5,8 +5,6 @@ another row it cannot be opened. Several master keys may be given for rotation: 
 custodian derives the keys (`caw.registry.custodian`); it encrypts, and master keys beside it decrypt what is older.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib
@@ -48,7 +46,7 @@ class MasterKeys:
             raise ValueError(f"a master key must have {BYTES} bytes, got another number; {HOW}")
 
     @classmethod
-    def read(cls, environment: Mapping[str, str] = os.environ) -> MasterKeys:
+    def read(cls, environment: Mapping[str, str] = os.environ) -> "MasterKeys":
         """Read CAW_MASTER_KEY, or the file that CAW_MASTER_KEY_FILE names: one key, or several separated by spaces. Not
         needed where CAW_MASTER_KEY_COMMAND names a custodian, which is not called yet.
 
@@ -77,19 +75,13 @@ class MasterKeys:
         return tuple(_id(key) for key in self.keys)
 
     def derived(self, purpose: bytes) -> bytes:
-        """Derive a secret of 32 bytes for one purpose from the first master key, or have the custodian derive it; the
-        same wherever that is available.
-        """
+        """Derive 32 secret bytes for one purpose, of the first master key or by the custodian: always the same."""
         if self.custodian is not None:
             return self.custodian.key(f"derived/{purpose.decode()}")
         return hmac.new(self.keys[0], b"caw/derived/" + purpose, hashlib.sha256).digest()
 
     def seal(self, secret: bytes, place: str, beside: str = "") -> str:
-        """Encrypt a secret for the database.
-
-        place: what it is and whose. beside: unencrypted data next to it. Both are authenticated and required to
-        decrypt.
-        """
+        """Encrypt a secret for the database. place: what it is, whose. beside: other data; both are authenticated."""
         if self.custodian is None:
             name, key = f"{FORM}.{self.ids[0]}", self.keys[0]
         else:
@@ -100,11 +92,7 @@ class MasterKeys:
         return f"{name}.{base64.b64encode(sealed).decode()}"
 
     def open(self, sealed: str, place: str, beside: str = "") -> bytes:
-        """Decrypt a secret.
-
-        Raises ValueError if its master key is missing, or if it or its associated data was changed; OSError if its
-        custodian does not answer.
-        """
+        """Decrypt a secret. ValueError if its master key is missing or anything changed; OSError: no custodian."""
         form, _, rest = sealed.partition(".")
         name, _, content = rest.partition(".")
         if form == OUTSIDE:

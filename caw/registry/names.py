@@ -7,9 +7,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def require_name(what: str, name: object) -> None:
-    """Raise ValueError unless it is 1 to 63 letters, digits, dots, dashes and underscores, starting with a letter or
-    digit.
-    """
+    """Raise ValueError unless it is 1 to 63 letters, digits, dots, dashes, underscores, first a letter or digit."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ValueError(
             f"{what} must be 1 to 63 letters, digits, '.', '-' or '_' beginning with a letter or digit, got "

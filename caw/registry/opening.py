@@ -30,11 +30,9 @@ class Registry:
         return self.marking.masters.derived(b"continuation")
 
     def sketcher(self) -> Callable[[str], bytes]:
-        """See `caw.registry.sketches.sketcher`."""
         return sketcher(self.database, self.marking.masters)
 
     def near(self, text: str, tenant: str | None = None) -> list[dict[str, Any]]:
-        """See `caw.registry.sketches.near`."""
         return near(self.database, self.marking.masters, text, tenant)
 
     def reseal(self) -> int:
@@ -43,7 +41,6 @@ class Registry:
             return self.marking.reseal(connection) + reseal_signers(connection, self.marking.masters)
 
     def close(self) -> None:
-        """Close the database's connections."""
         self.database.engine.dispose()
 
 

@@ -7,8 +7,6 @@ A killed process leaves its open receipts open: a started text has its entry, an
 stay closed. Each kind of entry is written at most once per receipt.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import threading
@@ -46,7 +44,7 @@ class Handle:
     """An open receipt; see `ReceiptHandle`."""
 
     id: str
-    log: ReceiptLog = field(repr=False)
+    log: "ReceiptLog" = field(repr=False)
 
     def close(self, closed: Closed) -> None:
         self.log.append(CLOSED, self.id, closed.as_dict(), closed.sketch)

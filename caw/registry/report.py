@@ -43,9 +43,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Power:
-    """Detection rate of marked texts. edits: applied to them, "" = none. rows: one per length. group: which of the
-    texts, "" = all.
-    """
+    """Detection rate of marked texts. edits: "" = none. rows: one per length. group: of the texts, "" = all."""
 
     edits: str
     rows: tuple[PowerRow, ...]
@@ -89,7 +87,6 @@ class Report:
     strangers: int
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything, ready for JSON."""
         out = {**asdict(self), "keys": []}
         for key in self.keys:
             power = [{"edits": p.edits, "group": p.group, "rows": [r.as_dict() for r in p.rows]} for p in key.power]
@@ -145,7 +142,6 @@ def make_report(
 
 
 def _described(said: Mapping[str, Any]) -> str:
-    """Describe a watermark and its settings in one line."""
     settings = (f"{name.replace('_', ' ')} {value}" for name, value in said.items() if name != "name")
     return f"{said['name']}: {', '.join(settings)}"
 
@@ -167,9 +163,7 @@ def _power(own: Sequence[tuple[str, list[str]]], detector: Detector, fpr: float,
 def _by_key(
     registry: Registry, marked: Sequence[Given], known: set[str]
 ) -> tuple[dict[str, list[tuple[str, list[str]]]], int]:
-    """Return (texts with their groups by the key that marked them, number of texts that no key of the registry
-    marked).
-    """
+    """Return (texts with their groups by the key that marked them, number of texts of none of the registry's keys)."""
     begun, closed = tables.receipts.alias(), tables.receipts.alias()
     both = sa.and_(begun.c.receipt == closed.c.receipt, begun.c.kind == BEGUN)
     contents = sa.select(begun.c.content.label("begun"), closed.c.content.label("closed")).join(closed, both)

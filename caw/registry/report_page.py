@@ -33,7 +33,6 @@ def write_page(path: str | Path, report: Report) -> None:
 
 
 def page(report: Report) -> str:
-    """Return the page, HTML."""
     made = template(
         "caw.registry", "report.html", percent=percent, share=share, kept=kept, moment=moment, counted=counted
     )
@@ -46,7 +45,6 @@ def percent(value: float) -> str:
 
 
 def share(row: PowerRow) -> str:
-    """Format the detection rate at one length."""
     return f"{round(row.measured * row.texts)} of {row.texts}" if row.texts else "none so long"
 
 
@@ -58,7 +56,6 @@ def kept(rate: Rate) -> str:
 
 
 def moment(text: str) -> str:
-    """Format a time of a report for people."""
     at = datetime.fromisoformat(text)
     return f"{at.day} {at:%B %Y, %H:%M} UTC"
 

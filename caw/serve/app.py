@@ -38,9 +38,7 @@ class Utf8Request(Request):
     """A body is JSON in UTF-8, as RFC 8259 says; Python's own reader would guess UTF-16 and UTF-32 too."""
 
     async def json(self) -> Any:
-        """Return the body, also with a byte order mark; HTTPException for another encoding, ValueError for invalid
-        JSON.
-        """
+        """Return the body, a byte order mark aside; HTTPException for another encoding, ValueError for no JSON."""
         body = await self.body()
         try:
             text = body.decode("utf-8-sig")
@@ -127,7 +125,6 @@ def _add_detection(app: FastAPI, service: Desk, metrics: Metrics) -> None:
 
 
 def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
-    """Add the paths that generate texts and list the model."""
     settings = (service.planned.tokenizer, service.settings.aigc_producer)
     chat, completions = Chat(*settings), Completions(*settings)
     model = {"id": service.settings.name, "object": "model", "created": 0, "owned_by": "caw"}
@@ -163,7 +160,6 @@ def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
 
 
 def _add_status(app: FastAPI, service: Desk, metrics: Metrics) -> None:
-    """Add the paths for operators."""
     turn, checked = asyncio.Lock(), [-FRESH, 0.0]  # when it was checked, and whether that failed
 
     @app.get("/health")
@@ -229,7 +225,6 @@ def _add_errors(app: FastAPI, metrics: Metrics) -> None:
 
 
 def _bearer(request: Request) -> str | None:
-    """Return the API key of a request, or None."""
     kind, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if kind.lower() == "bearer" and key.strip() else None
 

@@ -50,10 +50,7 @@ class TextSoFar:
 
 
 class Continuations:
-    """Creates and reads tokens; thread-safe.
-
-    secret: of the server, or of all servers of a registry; never in a repr or message.
-    """
+    """Creates and reads tokens; thread-safe. secret: of the servers of a registry; in no repr or message."""
 
     def __init__(self, secret: bytes, clock: Callable[[], float] = time.time) -> None:
         self._secret, self.clock = secret, clock
@@ -90,7 +87,6 @@ class Continuations:
 
 
 def prompt_digest(ids: Sequence[int]) -> str:
-    """Return the digest of a prompt's token ids."""
     return hashlib.sha256(_packed(ids)).hexdigest()[:32]
 
 
@@ -106,9 +102,7 @@ def same_text(given: str, text: str) -> bool:
 
 
 def before_text(given: str, text: str) -> list[str]:
-    """Return what precedes a text at the end of a prompt: nothing if the prompt does not end in it; two readings if a
-    split character may belong to either.
-    """
+    """Return what precedes a text at a prompt's end: nothing, or one reading, or two where a character was split."""
     at, left = len(given), text.replace(INCOMPLETE, "")
     while left and at and given[at - 1] in (left[-1], INCOMPLETE):
         if given[at - 1] != INCOMPLETE:

@@ -32,7 +32,6 @@ class Desk:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run until the application ends."""
         try:
             yield
         finally:

@@ -65,7 +65,6 @@ class Finding:
     record: Record | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the response of `/v1/detect`."""
         answer: dict[str, Any] = {"object": "detection", "verdict": self.verdict, "message": self.message}
         if self.record is not None:
             answer |= {
@@ -128,7 +127,6 @@ class Detection:
         return work.result()
 
     def close(self) -> None:
-        """Stop the thread."""
         self._thread.shutdown()
 
     def _tested(self, text: str, tenant: Tenant | None, draw: bool) -> Finding:
@@ -175,7 +173,6 @@ def _verdict(result: KeySearchResult) -> str:
 
 
 def _coarse(result: KeySearchResult) -> Finding:
-    """Return the public's result."""
     verdict = SHORT if result.tokens < LEAST_TOKENS else _verdict(result)
     sentence = {
         MARKED: "The text carries a mark of this service.",
@@ -205,10 +202,7 @@ def asker_of(address: str) -> str:
 
 
 class Rates:
-    """Token bucket: `burst` requests at once, `rate` more per second, for each asker. Not thread-safe.
-
-    clock: seconds, monotonic.
-    """
+    """Token bucket: `burst` requests at once, `rate` more a second, for each asker. Not thread-safe; clock: seconds."""
 
     def __init__(self, rate: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.rate, self.burst, self.clock = rate, burst, clock

@@ -1,7 +1,5 @@
 """The thread that owns the model: texts join and leave its batch between steps."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import functools
@@ -105,7 +103,6 @@ class Engine:
 
     @property
     def active(self) -> int:
-        """Number of batch rows with a text."""
         decoder = self._decoder
         return 0 if decoder is None else sum(row is not None for row in decoder.rows)
 
@@ -145,7 +142,6 @@ class Engine:
         self._fail_all("the server is shutting down; try again later")
 
     def _decode(self) -> None:
-        """Decode until the inbox is closed."""
         self._decoder = decoder = self.kind(self.model, self.plan, LOG.info, LiveWaiting(self))
         for sequence in decoder.run((), self._token):
             self._finished(sequence)
@@ -196,7 +192,6 @@ class Engine:
         return True
 
     def admit(self, job: Job) -> None:
-        """Queue a job's first attempt."""
         try:
             attempts = job.tested() if job.tested else None
             requests = [job.request] if attempts is None else attempts.first
@@ -238,9 +233,7 @@ class Engine:
         return ended or job.stops.reached(sequence.tokens)
 
     def _spare(self, sequence: ActiveSequence, making: _Making) -> None:
-        """Turn marking of a text on or off from its next token; in captured steps, from the end of the rounds in
-        progress.
-        """
+        """Turn marking of a text on or off from its next token; in captured steps, after the rounds in progress."""
         thinking, request = making.thinking, making.request
         assert self._decoder is not None and thinking is not None and request is not None
         before, inside = thinking.inside, thinking.after(sequence.tokens)

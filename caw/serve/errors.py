@@ -11,10 +11,7 @@ KINDS = {
 
 
 class ApiError(Exception):
-    """A request that fails.
-
-    status: HTTP status. message: one sentence without keys. code: for programs. parameter: the invalid one.
-    """
+    """A request that fails: its HTTP status, a sentence without keys, a code for programs, the invalid parameter."""
 
     def __init__(self, status: int, message: str, *, code: str | None = None, parameter: str | None = None) -> None:
         super().__init__(message)

@@ -58,7 +58,6 @@ class Grammar:
         return bits.flatten()[: self.vocab_size].bool()
 
     def advance(self, token: int) -> None:
-        """Append a token to the text."""
         if self.error or self.matcher.is_stopped() or self.matcher.try_consume_tokens([token]):
             return
         if self.matcher.is_error():
@@ -88,10 +87,7 @@ class Grammar:
 
 @dataclass(frozen=True)
 class GrammarRules:
-    """What a schema says of the changes of a guarded text (`caw.detectable.search.TextRules`).
-
-    grammar: creates a grammar of the schema.
-    """
+    """What a schema (by the grammar that is made) says of a guarded text's changes (`detectable.search.TextRules`)."""
 
     grammar: Callable[[], Grammar]
 

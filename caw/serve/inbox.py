@@ -67,7 +67,6 @@ class Inbox:
             return come
 
     def ended(self, job: Job) -> None:
-        """Record that a job has ended."""
         with self._changed:
             self.under_way -= 1
             self._held[job.tenant] -= 1
@@ -75,7 +74,6 @@ class Inbox:
                 del self._held[job.tenant]
 
     def close(self) -> None:
-        """Accept no more jobs."""
         with self._changed:
             self.closed = True
             self._changed.notify()

@@ -30,7 +30,6 @@ SILENT_IN_CALLS = ("index", "cache_control", "provider_specific_fields", "extra_
 
 
 def _content(value: Any) -> str | None:
-    """Return the text of a content: itself, or its joined parts."""
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list):
@@ -41,7 +40,6 @@ def _content(value: Any) -> str | None:
 
 
 def _part(part: Any) -> str:
-    """Return the text of a part."""
     if not isinstance(part, dict):
         raise sentence('a content part must be {"type": "text", "text": ...}; send that')
     kind = part.get("type")
@@ -79,9 +77,7 @@ Calls = Annotated[list[Annotated[ToolCall, BeforeValidator(_without_silent)]], F
 
 
 class Message(Strict, extra="allow"):
-    """content: its text; None is allowed only for an assistant. reasoning: an alias of reasoning_content; templates
-    that know neither ignore it.
-    """
+    """content: its text, None only of an assistant. reasoning: as reasoning_content, if a template knows it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Annotated[Any, PlainValidator(_content)] = None
@@ -103,7 +99,6 @@ class Message(Strict, extra="allow"):
             raise ApiError(BAD, why, parameter=place)
 
     def as_template(self) -> dict[str, Any]:
-        """Return the message for a chat template."""
         given: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role}
         given["content"] = self.content or ""
         thought = self.reasoning_content or self.reasoning

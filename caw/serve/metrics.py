@@ -38,7 +38,6 @@ class Metrics:
         self._waits: set[Order] = set()
 
     def answered(self, path: str, status: int) -> None:
-        """Count a request by its status."""
         self.requests.labels(path if path in PATHS else "other", str(status)).inc()
 
     def taken(self, order: Order) -> None:
@@ -54,7 +53,6 @@ class Metrics:
             self.first.observe(time.monotonic() - self._begun[order])
 
     def finished(self, order: Order, ending: Ending) -> None:
-        """Count a finished order."""
         self._waits.discard(order)
         self.seconds.observe(time.monotonic() - self._begun.pop(order))
         self.tokens.labels("completion").inc(order.completion_tokens)
@@ -64,5 +62,4 @@ class Metrics:
                 self.detected.labels(str(text.done.receipt.detected).lower()).inc()
 
     def shown(self) -> bytes:
-        """Return the metrics for Prometheus."""
         return generate_latest(self.registry)

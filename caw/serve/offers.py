@@ -46,10 +46,7 @@ class Offer:
         return (thoughts + close + outside).rstrip() if calls else text, calls[: self.most]
 
     def suffices(self, stops: StopStrings, fewest: int, thinks: bool, sequence: ActiveSequence) -> bool:
-        """Return whether a finished text has calls and, outside of them, fewer than this many tokens.
-
-        thinks: whether its thinking section does not count either.
-        """
+        """Return whether a text has calls and, outside of them (and of thinking, if `thinks`), fewer tokens."""
         outside, calls = self.read(stops.shown(sequence.visible), "")
         answer = answer_of(outside, Thinking(stops.tokenizer, sequence.request.ids, thinks=thinks))
         return bool(calls) and len(stops.tokenizer(answer, add_special_tokens=False)["input_ids"]) < fewest

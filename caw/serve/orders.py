@@ -4,8 +4,6 @@ A receipt is begun, durably, before a text is generated, and closed before its c
 receipt cannot be closed, nothing more is sent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time
@@ -119,7 +117,7 @@ class Order:
     engine: Engine
     threaded: Threaded
     news: asyncio.Queue[tuple[int, News]]
-    register: set[Order] = field(repr=False)
+    register: "set[Order]" = field(repr=False)
     beginnings: Beginnings = field(repr=False)
     calls: Calls | Offer | None = None
     lines: LogLines = field(default_factory=lambda: LogLines(LOG), repr=False)
@@ -277,9 +275,7 @@ class Order:
 
 
 def _write(order: Order, text: TextOrder, closed: Closed) -> None:
-    """Close a receipt, with the p-value of the sent text if no test gave it (None if it cannot be computed), and with
-    what follows for whether it is marked.
-    """
+    """Close a receipt with what follows for whether it is marked, and the sent text's p (None if it has none)."""
     sent = text.unfolding.sent
     if closed.p_value is None and text.reached is not None and sent:
         try:

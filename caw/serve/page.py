@@ -71,7 +71,6 @@ def shade(stretch: Stretch) -> str:
 
 
 def add_page(app: FastAPI, service: Desk, metrics: Metrics) -> None:
-    """Add the paths of the page."""
     page = Page(service.settings.name, asks_key=service.directory.tenant_for(None) is None)
 
     @app.get("/")

@@ -85,7 +85,6 @@ class PromptReader:
 
 
 def count_prompts(asked: Asked) -> int:
-    """Return the number of prompts of a request."""
     return len(asked.prompt) if not isinstance(asked, ChatRequest) and _nested(asked) else 1
 
 

@@ -6,8 +6,6 @@
 A receipt that is begun but not closed belongs to a text that may have been sent in part when the server died.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import json
@@ -23,7 +21,7 @@ BEGUN, CLOSED = b'{"event":"begun"', b'{"event":"closed"'
 class NoReceipts:
     """A `ReceiptLog` that stores nothing."""
 
-    def begin(self, begun: Begun) -> NoReceipts:
+    def begin(self, begun: Begun) -> "NoReceipts":
         return self
 
     def close(self, closed: Closed) -> None:
@@ -48,7 +46,7 @@ class JsonlReceipts:
         )
         self._lines.mend()
 
-    def begin(self, begun: Begun) -> _Open:
+    def begin(self, begun: Begun) -> "_Open":
         self.write({"event": "begun", **dataclasses.asdict(begun)})
         return _Open(self, begun.id)
 

@@ -1,7 +1,4 @@
-"""The supported part of OpenAI's requests.
-
-An unsupported parameter is accepted at its neutral value, where it has no effect, and rejected otherwise.
-"""
+"""The supported part of OpenAI's requests. Of others, values without effect are accepted, and others rejected."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -185,7 +182,6 @@ class RequestBody(Strict, extra="allow"):
 
     @property
     def json_mode(self) -> bool:
-        """Whether the texts must be JSON."""
         return self.response_format is not None and self.response_format.type != "text"
 
     @property
@@ -195,12 +191,10 @@ class RequestBody(Strict, extra="allow"):
 
     @property
     def offered(self) -> tuple[Function, ...]:
-        """Functions that the texts may call."""
         return ()
 
     @property
     def count(self) -> int:
-        """Number of requested texts."""
         return self.n or 1
 
     @property

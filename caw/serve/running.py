@@ -1,7 +1,5 @@
 """The server process: sockets, signals, and graceful shutdown."""
 
-from __future__ import annotations
-
 import contextlib
 import resource
 import signal
@@ -17,7 +15,7 @@ from caw.serve.desk import Desk
 OWN_FILES = 256  # files of a server besides its connections: libraries, receipts, databases
 
 
-def server_for(service: Desk, tell: Callable[[str], None] = lambda where: None) -> QuietServer:
+def server_for(service: Desk, tell: Callable[[str], None] = lambda where: None) -> "QuietServer":
     """Return a uvicorn server of a service; `.run()` serves until SIGINT, SIGTERM or SIGHUP, then finishes what runs.
 
     tell: called with its URL once it listens. ValueError if a process may not have that many connections.

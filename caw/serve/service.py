@@ -96,10 +96,7 @@ class Service(Desk):
         self.receipts.check()
 
     async def order(self, asked: Asked, tenant: Tenant, prefix: str) -> Order:
-        """Create the order of a request and start its texts. ApiError if it cannot be accepted.
-
-        prefix: of the id for the client.
-        """
+        """Create a request's order and start its texts; ApiError if it cannot be. prefix: of the id for the client."""
         self.check_model(asked.model)
         asked.check()
         bound = asked.continuation or asked.json_mode or asked.calls or asked.offered
@@ -154,7 +151,6 @@ class Service(Desk):
         return order
 
     def check_model(self, name: str) -> None:
-        """Raise ApiError for another model."""
         if name != self.settings.name:
             why = f"the model {name[:64]!a} does not exist; use {self.settings.name!r}"
             raise ApiError(UNKNOWN, why, code="model_not_found", parameter="model")
@@ -172,7 +168,6 @@ class Service(Desk):
         return (tenant.id, marking.key_id, self.settings.name, self.watermark, self.policy, marking.unmarked, kind)
 
     def _sampling(self, asked: Asked) -> Sampling:
-        """Return how a request's texts are chosen."""
         sampling = asked.sampling(self.planned.sampling)
         return Sampling(**{name: sampling[name] for name in DRAWING if name in sampling})
 
@@ -206,7 +201,6 @@ class Service(Desk):
             raise _refusal(error) from None
 
     def _budget(self, asked: Asked, prompts: Sequence[Sequence[int]]) -> int:
-        """Return the maximum new tokens of each text."""
         longest, room = max(map(len, prompts)), self.planned.max_length
         asks = asked.max_tokens
         if isinstance(asked, ChatRequest):
@@ -271,10 +265,12 @@ class Service(Desk):
         offer = order.calls if isinstance(order.calls, Offer) else None
         buffered, tested = not order.stream or marking.strict or asked.calls is not None, None
         if marking.level is not None:
+            plain = not (marking.thinks or marking.spares)
+            # a guard that reads whole texts shows nothing before the end, so what it cannot change is made again
+            buffered = buffered or (plain and self.planned.guards(request.row, whole=True))
             rules = None if grammar is None else GrammarRules(grammar)
             tested = partial(
-                self.planned.attempts, request, stops, marking.level, once=not buffered,
-                plain=not (marking.thinks or marking.spares), rules=rules,
+                self.planned.attempts, request, stops, marking.level, once=not buffered, plain=plain, rules=rules,
                 subkey=None if part is None else part.subkey,
             )  # fmt: skip
         begun = Begun(

@@ -16,9 +16,7 @@ LEAST = -9999.0  # what OpenAI says of a token of probability 0
 
 
 class Shape(ABC):
-    """Response format of one endpoint. whole, part: their object types. prefix: of ids. producer: the provider's code
-    for China's implicit labels, None = without.
-    """
+    """Response format of an endpoint: object types, an id's prefix, the code for China's implicit labels or None."""
 
     whole: str
     part: str
@@ -33,12 +31,10 @@ class Shape(ABC):
         return {**self._head(order, self.whole), "choices": choices, "usage": usage(order), **self._said(pieces)}
 
     def chunk(self, order: Order, piece: Piece) -> dict[str, Any]:
-        """Return one event of a stream."""
         choice = {**self.delta(order, piece), "finish_reason": piece.finish or None}
         return {**self._head(order, self.part), "choices": [choice], **(self._said([piece]) if piece.finish else {})}
 
     def usage_chunk(self, order: Order) -> dict[str, Any]:
-        """Return the event with the token counts."""
         return {**self._head(order, self.part), "choices": [], "usage": usage(order)}
 
     def opening(self, order: Order) -> Iterator[dict[str, Any]]:

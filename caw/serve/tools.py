@@ -51,7 +51,6 @@ class Calls:
 
     @property
     def schema(self) -> Any:
-        """JSON schema of a text."""
         if len(self.functions) == 1:
             return _parameters(self.functions[0])
         return {"anyOf": [
@@ -73,7 +72,6 @@ class Calls:
 
 
 def call_of(name: str, arguments: str) -> dict[str, Any]:
-    """Return a call in OpenAI's form."""
     named = {"name": name, "arguments": arguments}
     return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": named}
 

@@ -91,7 +91,6 @@ class PayloadCode:
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks, that of the high bits first."""
         if self.bits <= BLOCK_BITS:
             return (Block(self.bits, self.r),)
         return Block(self.bits - BLOCK_BITS, self.r), Block(BLOCK_BITS, self.r)

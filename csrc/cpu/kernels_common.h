@@ -16,13 +16,15 @@
 #define CAW_X86 0
 #endif
 
-// The newest instructions that are built: 2 = AVX2, 3 = AVX-512, 4 = AMX. A build in the checkout has its processor's.
+// The newest instructions that are built: 2 = AVX2, 3 = AVX-VNNI, 4 = AVX-512, 5 = AMX. A build in the checkout has its
+// processor's; one with AVX-512 never uses AVX-VNNI.
 #ifndef CAW_NEWEST
-#define CAW_NEWEST 4
+#define CAW_NEWEST 5
 #endif
-#define CAW_BUILDS_AVX512 (CAW_X86 && CAW_NEWEST >= 3)
+#define CAW_BUILDS_DOTS (CAW_X86 && (CAW_NEWEST == 3 || CAW_NEWEST == 5))
+#define CAW_BUILDS_AVX512 (CAW_X86 && CAW_NEWEST >= 4)
 #if defined(__linux__)  // which hands out tiles on request
-#define CAW_BUILDS_AMX (CAW_X86 && CAW_NEWEST >= 4)
+#define CAW_BUILDS_AMX (CAW_X86 && CAW_NEWEST >= 5)
 #else
 #define CAW_BUILDS_AMX 0
 #endif

@@ -81,7 +81,7 @@ struct QuantizedKernel {
   bool halves = false;  // whether it reads those of more than kAlone rows
 };
 
-extern const QuantizedKernel kQuantizedGeneric, kQuantizedAvx2, kQuantizedVnni, kQuantizedAmx;
+extern const QuantizedKernel kQuantizedGeneric, kQuantizedAvx2, kQuantizedAvxVnni, kQuantizedVnni, kQuantizedAmx;
 
 // The one that goes with kernels(); AMX where the system lets this process use it.
 const QuantizedKernel& quantized_kernel();

@@ -1,9 +1,14 @@
-// quantized_linear for AVX2.
+// quantized_linear for AVX2, and, included by quantized_avxvnni.cpp, for AVX2 with products of bytes.
 #include "kernels_common.h"
 #include "quantized.h"
 
+#ifndef CAW_DOTS  // whether four products of bytes are added to 32 bits in one instruction
+#define CAW_DOTS 0
+#define CAW_SET "avx2,fma,f16c"
+#endif
+
 #if CAW_X86
-CAW_BEGIN_TARGET("avx2,fma,f16c")
+CAW_BEGIN_TARGET(CAW_SET)
 #define CAW_LEVEL 2
 namespace caw {
 namespace {
@@ -13,24 +18,46 @@ namespace {
 
 #include "quantized_forms.inc"
 
-constexpr int64_t kMostRows = 4, kMostFast = 8;  // of a pass
+constexpr int kMostRows = 4, kMostUnpacked = 2, kMostFast = 8;  // of a pass
 constexpr int kMostSums = 12;  // that the registers hold beside quants and digits
 
 typedef uint16_t HalfLine __attribute__((vector_size(32)));
-
-template <int D>
-CAW_INLINE vf joined(const __m256i* sum) {
-  if constexpr (D == 1) return _mm256_cvtepi32_ps(sum[0]);
-  const __m256i low = _mm256_add_epi32(_mm256_slli_epi32(sum[D > 1 ? 1 : 0], 8), sum[0]);
-  return fma(_mm256_cvtepi32_ps(sum[D - 1]), set1(65536.0f), _mm256_cvtepi32_ps(low));
-}
 
 // What turns a sum over quants from 0 on into that over quants around 0 (Known::start).
 template <int kBits>
 CAW_INLINE __m256i centred(int32_t start) { return _mm256_slli_epi32(_mm256_set1_epi32(start), kBits - 1); }
 
-// Rows of quants whose products add up in 16 bits: each adds two products of bytes, unsigned times signed.
+// Digits' sums as floats. The middle one's is multiplied by 256, and the highest one's where all fit 32 bits: a sum of
+// quants of 4 bits is below 2^31 and so is rounded once either way.
+template <int kBits>
+constexpr bool kAllFit = kBits <= 4;
+template <int kBits, int D>
+CAW_INLINE vf joined(const __m256i* sum, const int32_t* start) {
+  const __m256i low = D > 1 ? _mm256_add_epi32(sum[0], sum[D > 1 ? 1 : 0]) : sum[0], high = sum[D - 1];
+  if constexpr (D > 1 && kAllFit<kBits>)
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(
+        _mm256_add_epi32(low, centred<kBits>(start[0] + start[1] * 65536)), _mm256_slli_epi32(high, 8)));
+  const vf least = _mm256_cvtepi32_ps(_mm256_add_epi32(low, centred<kBits>(start[0])));
+  if constexpr (D == 1) return least;
+  return fma(_mm256_cvtepi32_ps(_mm256_add_epi32(high, centred<kBits>(start[1]))), set1(65536.0f), least);
+}
+
+// Rows of quants whose products add up: in 16 bits, to which each row adds two products of bytes, unsigned times signed,
+// or in 32. widened: the sums in 32 bits, 256 times them where `joined` wants that.
+#if CAW_DOTS
+constexpr int rows_that_fit(int) { return 8; }
+CAW_INLINE __m256i add_row(__m256i sums, __m256i quants, __m256i digits, bool first) {
+  return _mm256_dpbusd_avx_epi32(first ? _mm256_setzero_si256() : sums, quants, digits);
+}
+CAW_INLINE __m256i widened(__m256i sums, bool times) { return times ? _mm256_slli_epi32(sums, 8) : sums; }
+#else
 constexpr int rows_that_fit(int bits) { return bits <= 4 ? 8 : bits == 5 ? 4 : 2; }
+CAW_INLINE __m256i add_row(__m256i sums, __m256i quants, __m256i digits, bool first) {
+  const __m256i pairs = _mm256_maddubs_epi16(quants, digits);
+  return first ? pairs : _mm256_add_epi16(sums, pairs);
+}
+CAW_INLINE __m256i widened(__m256i sums, bool times) { return _mm256_madd_epi16(sums, _mm256_set1_epi16(times ? 256 : 1)); }
+#endif
 
 // Of the outputs `part` and what follows up to P parts: rows that leave registers for both read their digits once.
 template <class F, int R, int D, int P>
@@ -50,7 +77,7 @@ CAW_INLINE void add_group(const int8_t* const* row, const uint8_t* planes, const
         const auto line = [&](int i, HalfLine& to) __attribute__((always_inline)) {
           std::memcpy(&to, planes + i * kLine + (part + p) * sizeof(HalfLine), sizeof(HalfLine));
         };
-        quant_row<F::kBits>(line, half * kRows + k, quants[p]);
+        quant_row<F::kStored>(line, half * kRows + k, quants[p]);
       }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r)
@@ -60,21 +87,19 @@ CAW_INLINE void add_group(const int8_t* const* row, const uint8_t* planes, const
           std::memcpy(&four, row[r] + d * kUnit + half * F::kGroup + k * 4, 4);
 #pragma GCC unroll 2
           for (int p = 0; p < P; ++p) {
-            const __m256i pairs = _mm256_maddubs_epi16((__m256i)quants[p], _mm256_set1_epi32(four));
             __m256i& to = some[r][d][p];
-            to = k == first ? pairs : _mm256_add_epi16(to, pairs);
+            to = add_row(to, (__m256i)quants[p], _mm256_set1_epi32(four), k == first);
             asm("" : "+x"(to));  // else compilers add pairs up in a tree, for which there are too few registers
           }
         }
     }
-    const __m256i one = _mm256_set1_epi16(1);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 3
       for (int d = 0; d < D; ++d)
 #pragma GCC unroll 2
         for (int p = 0; p < P; ++p) {
-          const __m256i fours = _mm256_madd_epi16(some[r][d][p], one);
+          const __m256i fours = widened(some[r][d][p], d == 1 || (d && kAllFit<F::kBits>));
           sum[r][d][p] = first ? _mm256_add_epi32(sum[r][d][p], fours) : fours;
         }
   }
@@ -84,12 +109,11 @@ CAW_INLINE void add_group(const int8_t* const* row, const uint8_t* planes, const
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const Known& known = known_of<D>(row[r]);
-      const int32_t* start = F::kGroups == 1 ? known.start : known.half[half];
       __m256i own[D];
 #pragma GCC unroll 3
-      for (int d = 0; d < D; ++d)
-        own[d] = d == 1 ? sum[r][d][p] : _mm256_add_epi32(sum[r][d][p], centred<F::kBits>(start[d / 2]));
-      total[r][part + p] = fma(scale * set1(known.scale), joined<D>(own), total[r][part + p]);
+      for (int d = 0; d < D; ++d) own[d] = sum[r][d][p];
+      const vf product = joined<F::kBits, D>(own, F::kGroups == 1 ? known.start : known.half[half]);
+      total[r][part + p] = fma(scale * set1(known.scale), product, total[r][part + p]);
     }
     add_minima<F, R, D>(row, scales, group, half, part + p, scale, total);
   }
@@ -164,7 +188,7 @@ CAW_INLINE void add_bytes(const int8_t* const* row, const uint8_t* planes, const
 template <class F, int R, int D>
 CAW_INLINE void add_groups(const int8_t* const* row, const uint8_t* planes, const Scales<F>& scales, int64_t group,
     int half, vf (&total)[R][kParts]) {
-  if constexpr (F::kBits == 8)
+  if constexpr (F::kBits == 8 && !CAW_DOTS)
     add_bytes<F, R, D>(row, planes, scales, group, total);
   else if constexpr (R * D * kParts <= kMostSums)
     add_group<F, R, D, kParts>(row, planes, scales, group, half, 0, total);
@@ -174,7 +198,11 @@ CAW_INLINE void add_groups(const int8_t* const* row, const uint8_t* planes, cons
 
 #include "quantized_passes.inc"
 }  // namespace
+#if CAW_DOTS
+extern const QuantizedKernel kQuantizedAvxVnni = {"avxvnni", digits, multiply};
+#else
 extern const QuantizedKernel kQuantizedAvx2 = {"avx2", digits, multiply};
+#endif
 }  // namespace caw
 CAW_END_TARGET
 #endif

@@ -4,8 +4,10 @@
 #include "kernels_common.h"
 #include "quantized.h"
 
-#if CAW_BUILDS_AMX
+#if CAW_X86
 #include <cpuid.h>
+#endif
+#if CAW_BUILDS_AMX
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -24,13 +26,24 @@ bool may_use_tiles() {
 }
 #endif
 
+#if CAW_BUILDS_DOTS
+bool has_dots() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned kAvxVnni = 1u << 4;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & kAvxVnni;
+}
+#endif
+
 const QuantizedKernel* choose() {
+  [[maybe_unused]] const bool named = std::getenv("CAW_CPU_ISA");  // then the set is the plain one
 #if CAW_BUILDS_AMX
-  // a set that was asked for by name is the plain one
-  if (&kernels() == &kAvx512 && !std::getenv("CAW_CPU_ISA") && may_use_tiles()) return &kQuantizedAmx;
+  if (&kernels() == &kAvx512 && !named && may_use_tiles()) return &kQuantizedAmx;
 #endif
 #if CAW_BUILDS_AVX512
   if (&kernels() == &kAvx512 && __builtin_cpu_supports("avx512vnni")) return &kQuantizedVnni;
+#endif
+#if CAW_BUILDS_DOTS
+  if (&kernels() == &kAvx2 && !named && has_dots()) return &kQuantizedAvxVnni;
 #endif
 #if CAW_X86
   if (&kernels() != &kGeneric) return &kQuantizedAvx2;

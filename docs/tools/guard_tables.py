@@ -91,6 +91,22 @@ def guard_everyday() -> str:
     return f"{as_table(header, sorted(lines, key=lambda line: line[:2]))}\n\n{source('guard.json', GATHER)}"
 
 
+def guard_streams() -> str:
+    """What streams that are guarded by windows find, keep and cost, beside the same guard of whole texts."""
+    lines = [
+        (
+            row["model"].split(".Q")[0], row["what"], row["window"] or "whole text", row["texts"], row["both"],
+            row.get("same", ""), *(f"{row[name]:.2f}" for name in ("first", "cost")),
+            *(f"{row[name]:.1f}" for name in ("windows", "changes", "rollouts")),
+        )
+        for row in read_result("guard_streams.json")["rows"]
+    ]  # fmt: skip
+    header = ("model", "texts of", "window", "texts", "detected and kept", "same answer", "decodes to the first words",
+              "in all", "windows", "changes", "rollouts")  # fmt: skip
+    command = "python benchmarks/bench_streams.py gather runs/streams*.jsonl"
+    return f"{as_table(header, lines)}\n\n{source('guard_streams.json', command)}"
+
+
 def guard_null() -> str:
     """Shares of p-values under other keys: of guarded texts, minus those of the unmarked ones."""
     lines = []

@@ -7,8 +7,6 @@ from caw.benchmark.timing import Made, PreparationWatch, Summary, clock_for, mea
 
 
 class Work:
-    """Calls that take a known time on a clock of their own."""
-
     def __init__(self) -> None:
         self.now = 0.0
         self.order: list[str] = []

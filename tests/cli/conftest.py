@@ -24,7 +24,6 @@ def evaluator(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A wide terminal without colours; no key from outside."""
     for name, value in {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}.items():
         monkeypatch.setenv(name, value)
     for name in ("CAW_KEY", "CAW_TRACEBACK", "FORCE_COLOR"):

@@ -38,7 +38,6 @@ def loaded(model: str) -> Any:
 
 @pytest.fixture(scope="module")
 def lines(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two marked answers with their prompts, a line each."""
     folder = tmp_path_factory.mktemp("texts")
     prompts, out = folder / "prompts.jsonl", folder / "out.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": p}) + "\n" for p in ("the sky is blue", "a small text")))

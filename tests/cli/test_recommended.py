@@ -60,7 +60,6 @@ def test_the_line_says_which_family_marks_and_why(
 
 @pytest.fixture(scope="module")
 def drawn(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two texts drawn at temperature 2, with their prompts and receipts."""
     folder = tmp_path_factory.mktemp("drawn")
     source, out = write_prompts(folder / "in.jsonl", 2), folder / "out.jsonl"
     more = ("--detectable-at", "1e-2", "--max-new-tokens", "40", "--dtype", "float32")

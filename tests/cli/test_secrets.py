@@ -33,7 +33,6 @@ MARK = {"name": "kgw"}
 
 
 def output(result: Any) -> str:
-    """All that a command printed, and the traceback of what went wrong with everything behind it."""
     return result.output + result.stderr + "".join(traceback.format_exception(*result.exc_info))
 
 

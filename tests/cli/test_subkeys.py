@@ -14,7 +14,6 @@ KGW = ("--watermark", "kgw", "--policy", "fixed")
 
 @pytest.fixture(scope="module")
 def marked(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two texts of a key with 128 sub-keys, with receipts."""
     folder = tmp_path_factory.mktemp("marked")
     source, out = write_prompts(folder / "in.jsonl", 2), folder / "out.jsonl"
     more = ("--subkeys", "128", "--detectable-at", "1e-2", "--max-new-tokens", "60")

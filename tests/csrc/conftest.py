@@ -16,5 +16,4 @@ def _extension() -> None:
 
 @pytest.fixture
 def kernel() -> Callable[..., Any]:
-    """Calls an operator by its name, as it is compiled. tests/triton_kernels runs the same tests on Triton's."""
     return lambda name, *given, **options: getattr(ops, name)(*given, **options)

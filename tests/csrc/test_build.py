@@ -39,7 +39,6 @@ def test_a_missing_extension_says_why_and_what_to_do() -> None:
 
 
 def imported(folder: Path, modules: str = "caw.ops", **environment: str) -> subprocess.CompletedProcess[str]:
-    """What a fresh interpreter says when it imports a copy of the package without libraries."""
     package = folder / "caw"
     package.mkdir(exist_ok=True)
     for entry in (*(ROOT / "caw").iterdir(), ROOT / "triton_kernels"):

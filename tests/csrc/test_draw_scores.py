@@ -29,7 +29,6 @@ def test_records_are_those_of_the_reference(vocab_size: int, kind: str, k: int, 
 
 
 def test_few_tokens_of_a_large_vocabulary() -> None:
-    """What a nucleus leaves: fewer than the record holds, far apart, at both ends of the row."""
     logits = torch.full((2, 50_001), -torch.inf)
     places = [0, 3, 4, 129, 40_000, 49_999, 50_000]
     logits[0, places], logits[1, 50_000] = torch.randn(len(places)), 2.0

@@ -54,7 +54,6 @@ def test_tokens_show_what_the_watermark_scores(name: str) -> None:
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_counting_is_the_references(weighted: bool) -> None:
-    """Fifty tokens, some of them no first ones, some of weight 0."""
     moments = (0.25, 0.1875, 0.09375)
 
     def empty() -> list[torch.Tensor]:

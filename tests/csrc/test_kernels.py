@@ -25,7 +25,6 @@ EXTRAS: dict[str, dict[str, Any]] = {"plain": {}, "window": {"window": 7}, "soft
 
 
 def attention_case(shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, Any]:
-    """Arguments of sibling_attention, strided as decoding makes them; NaN beyond each row's length."""
     batch, heads, kv_heads, candidates, dim, size = shape
     store = torch.randn(2, batch, kv_heads, size, dim).to(dtype)
     lengths = torch.randint(0, size + 1, (batch,))

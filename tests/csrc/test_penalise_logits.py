@@ -31,7 +31,6 @@ def test_it_is_its_reference_to_the_bit(kernel: Any, shape: tuple[int, int, int]
 
 
 def test_tokens_of_all_parts_count_together(kernel: Any) -> None:
-    """A token in every place, one in the first and the last, the last id, and texts of nothing."""
     given = inputs(4, 1500, 700)
     given[1], given[2] = torch.full((4, 700), -1), torch.ones(4, dtype=torch.bool)
     given[1][0] = 1499

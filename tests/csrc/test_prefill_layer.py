@@ -55,7 +55,6 @@ def test_behind_drafts_as_behind_commits(committed: int, option: str, dtype: tor
 @DTYPES
 @pytest.mark.parametrize("option", ["plain", "window"])
 def test_attention_of_any_number_of_rows(option: str, dtype: torch.dtype) -> None:
-    """Drafts behind one another, some of them beyond 512 tokens."""
     cache = torch.randn(2, 8, KV_HEADS, 530, DIM).to(dtype)
     own = [torch.randn(96, heads, 1, DIM).to(dtype) for heads in (HEADS, KV_HEADS, KV_HEADS)]
     at, chain = torch.full((96,), 5), torch.arange(434, 530)
@@ -109,7 +108,6 @@ def test_attention_equals_its_reference(option: str) -> None:
 
 
 def prompt(count: int, rows: int = 1, **options: Any) -> dict[str, Any]:
-    """Tokens 0 to `count` of prompts in rows 0, 1, … of a cache of NaN."""
     given = arguments(batch=rows, candidates=count, size=count + 3, **options)
     for name in ("k_scratch", "v_scratch", "slot", "lengths"):
         del given[name]
@@ -123,7 +121,6 @@ def prefill(
     rows: torch.Tensor, positions: torch.Tensor, weights: list[Any], biases: list[Any], eps: float, scale: float,
     window: int | None = None, places: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """One layer, whose keys and values are kept at `places`, or at positions."""
     store = torch.stack([k_cache, v_cache])[None]
     places = positions if places is None else places
     given = 0, positions, weights, biases, eps, scale, [window or 0], rows, places

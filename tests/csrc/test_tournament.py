@@ -15,7 +15,6 @@ NAN, INF = float("nan"), float("inf")
 
 def inputs(batch: int, vocabulary: int, size: int, layers: int, width: int = 4, kept: int | None = None, *,
            drawn: bool = True, seed: int = 0) -> list[Any]:  # fmt: skip
-    """Logits of which `kept` are left, with noise where drawn."""
     made = torch.Generator().manual_seed(seed)
     warped = 3 * torch.randn(batch, vocabulary, generator=made)
     if kept is not None:

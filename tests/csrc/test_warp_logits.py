@@ -101,7 +101,6 @@ def test_keeps_what_the_processors_of_transformers_keep(monkeypatch: pytest.Monk
 
 
 def test_a_nucleus_of_tens_of_thousands() -> None:
-    """Near-flat rows of a real vocabulary, whose border no list of the greatest holds."""
     for kind in ("flat", "near", "equal"):
         logits = logits_of(kind, 1, 49_152)
         for top_p in (0.95, 0.3):

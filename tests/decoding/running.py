@@ -34,7 +34,6 @@ class Run:
 
     @property
     def mixed_steps(self) -> int:
-        """Steps in which one active row had a choice and another had none."""
         found = 0
         for active, _, counts, forwarded in self.steps:
             used = [c for a, c in zip(active, counts, strict=True) if a]

@@ -77,7 +77,6 @@ class Told:
         assert all(len(a) == len(b) > 0 for a, b in zip(self.logits, self.tokens, strict=True))
 
     def previous(self, model: Any, ids: list[int]) -> torch.Tensor:
-        """Logits [1, V] of a prompt's last position but one, which `generate` has from its prefill."""
         with torch.no_grad():
             return model(torch.tensor([ids])).logits[0, -2:-1].float()
 
@@ -156,7 +155,6 @@ def test_a_policy_that_reads_the_next_position_is_refused(llama: Any, window: tu
 
 
 def text(chooser: caw.Chooser, row: int, logits: list[torch.Tensor], made: list[int]) -> list[int]:
-    """Let a row go on to the end of the logits; its ids."""
     for own in logits[len(made) :]:
         made = [*made, int(chooser.choose(own[None], [row]))]
         chooser.resume(row, made)
@@ -223,7 +221,6 @@ def test_texts_outgrow_their_memory(llama: Any) -> None:
 
 @pytest.fixture
 def begun(llama: Any) -> tuple[caw.Chooser, torch.Tensor, int]:
-    """(a chooser whose row 1 waits for its second token, logits, that token)."""
     chooser, logits = chooser_of(llama, caw.KGW(key=3), None), torch.randn(1, llama.config.vocab_size)
     chooser.start(1, [1, 2, 3])
     chooser.resume(1, [7])

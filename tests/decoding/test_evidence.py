@@ -37,14 +37,11 @@ WEIGHTED = [name for name in MARKS if name not in ("dual", "synthid")]
 
 
 def table(vocab_size: int) -> TokenWeights:
-    """All levels, shorter than the vocabulary; many tokens are left out."""
     levels = np.arange(vocab_size - 40) * 7 % 16
     return TokenWeights(levels * (np.arange(levels.size) % 3 > 0), default=3)
 
 
 class Watched:
-    """A decoder whose every step is compared with the detector."""
-
     def __init__(self, model: Any, watermark: Any, policy: Any, weights: TokenWeights | None, **settings: Any) -> None:
         self.decoder = make_decoder(
             model, watermark, policy, settings.pop("batch", 2), 60, max_new_tokens=30, return_trace=False,

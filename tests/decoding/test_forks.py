@@ -33,8 +33,6 @@ ROW = RowSettings(max_new_tokens=LENGTH)
 
 
 class Watch:
-    """Collects the logits that each token was chosen from, by sequence."""
-
     def __init__(self, decoder: ForkDecoder) -> None:
         self.decoder, self.logits = decoder, dict[int, list[torch.Tensor]]()
         self.decode, decoder.step.decode = decoder.step.decode, self.step  # type: ignore[method-assign]

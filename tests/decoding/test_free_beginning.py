@@ -28,7 +28,6 @@ def shared(one: list[int], other: list[int]) -> int:
 
 
 def surprisals(model: Any, ids: list[int], text: list[int], temperature: float) -> list[float]:
-    """-log p of each token of a text under the model at a temperature."""
     with torch.no_grad():
         logits = model(torch.tensor([ids + text])).logits[0, len(ids) - 1 : -1].double() / temperature
     return (logits.logsumexp(1) - logits.gather(1, torch.tensor(text)[:, None])[:, 0]).tolist()

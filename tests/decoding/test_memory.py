@@ -43,7 +43,6 @@ def test_plan_covers_what_is_held(model: Any, dtype: torch.dtype) -> None:
 
 
 def allocated(run: Any, file: Path) -> int:
-    """The most bytes of tensors that `run` holds at once, beyond those there were."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         run()
     profile.export_chrome_trace(str(file))
@@ -99,7 +98,6 @@ class Reached(Exception):
 
 
 def run_one_step(decoder: Decoder, prompts: list[list[int]]) -> None:
-    """Stop after the first step, when everything is allocated, and let nothing go."""
     inner = decoder.step.decode
 
     def step(*args: Any) -> Any:

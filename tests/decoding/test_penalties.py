@@ -18,7 +18,6 @@ VOCAB = 53
 def penalised(
     logits: torch.Tensor, rows: list[RowSettings], prompts: Any, made: Any, *, sparse: bool, native: bool = True
 ) -> torch.Tensor:
-    """Each row of logits [B, V] after its prompt and the tokens made so far."""
     longest = max(map(len, made))
     tokens = torch.tensor([[*own, *[-1] * (longest - len(own))] for own in made])
     own = Penalties.empty(len(rows), logits.shape[1], RowLimits.of(rows, ()), logits.device)

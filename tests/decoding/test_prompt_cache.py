@@ -27,7 +27,6 @@ CPU = torch.device("cpu")
 
 @contextmanager
 def tokens_read() -> Iterator[list[int]]:
-    """How many (padded) tokens of prompts went through the model, forward by forward."""
     read: list[int] = []
     original = reading.chunk_logits
 

@@ -33,13 +33,11 @@ FIXED = MARKS.main.policy
 
 
 def both(rows: list[RowSettings]) -> dict[str, Any]:
-    """The settings of texts as their marks take them, and these marks."""
     own = [row_of(MARK, row) for row in rows]
     return {"rows": own, "marks": [MARKS.under(row.key, row) for row in own], "race": MARKS.race}
 
 
 def alone(model: Any, ids: list[int], row: RowSettings, policy: Any, **options: Any) -> list[int]:
-    """The text of one row by itself, marked by its family alone."""
     mark = (MARK if row.key is None else MARK.with_key(row.key)).part_for(row)
     policy = caw.FixedStrength(1.0) if row.races else policy
     own = dataclasses.replace(row, key=None)

@@ -42,7 +42,6 @@ POLICIES = {
 
 
 def compare_with_definition(model: Any, watermark: Any, policy: Any, what: str, **settings: Any) -> Any:
-    """Decode the prompts together and each by definition, traces too; returns the run."""
     prompts = PROMPTS[:2]
     done = run(model, prompts, watermark, policy, max_new_tokens=NEW, eos_token_ids=(2,), **settings)
     names = ("do_sample", "temperature", "top_k", "top_p", "seed", "min_new_tokens")

@@ -36,7 +36,6 @@ def both(model: Any, window: tuple[int, int], **more: Any) -> tuple[caw.Capacity
 
 
 def alike(done: Run, forced: Run) -> None:
-    """The same tokens, choices and strengths; some tokens changed, some protected."""
     assert done.tokens == forced.tokens and done.reasons == forced.reasons
     assert 0 < done.changed < sum(map(len, done.tokens))
     for ours, theirs in zip(done.traces, forced.traces, strict=True):
@@ -47,7 +46,6 @@ def alike(done: Run, forced: Run) -> None:
 
 
 def rows_of(done: Run) -> int:
-    """Rows of candidates that all forwards carried."""
     return sum(sum(active) * forwarded for active, _, _, forwarded in done.steps)
 
 

@@ -31,7 +31,6 @@ def test_detect_takes_what_a_detector_has() -> None:
 
 
 def expected_counted(watermark: Watermark, ids: list[int]) -> list[bool]:
-    """Whether each token counts, one token after the other, from the definition of what counts once."""
     evidence = watermark.score_tokens(torch.tensor(ids, dtype=torch.int64)).evidence.tolist()
     seen: set[tuple[int, ...]] = set()
     counted = []

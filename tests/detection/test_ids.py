@@ -12,8 +12,6 @@ from tests import tiny
 
 
 class Words:
-    """A tokenizer: the lengths of the words. Remembers how it was called."""
-
     def __init__(self) -> None:
         self.calls: list[tuple[Any, dict[str, Any]]] = []
 
@@ -42,8 +40,6 @@ def test_a_list_of_them_is_several(many: Any) -> None:
 
 
 class Column:
-    """A column of a table, as NumPy sees one of pandas or polars."""
-
     def __init__(self, items: list[Any], dtype: Any = object) -> None:
         self.items, self.dtype = items, dtype
 

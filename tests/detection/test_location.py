@@ -12,7 +12,6 @@ from caw.watermarks import EXP, KGW, SynthID, Watermark
 
 
 def draw(watermark: Watermark, ids: list[int], count: int, share: float, rng: np.random.Generator) -> list[int]:
-    """Append tokens of which a share is the best of 30 random ones."""
     for _ in range(count):
         options = rng.integers(0, 5000, 30)
         if rng.random() < share:

@@ -44,7 +44,6 @@ def continuous(watermark: Watermark, scores: np.ndarray, counts: np.ndarray, u: 
 
 
 def repetitive_texts(number: int, vocab_size: int) -> list[np.ndarray]:
-    """Random ids from a small vocabulary, so that most evidence occurs many times."""
     rng = np.random.default_rng(5)
     return [rng.integers(0, vocab_size, rng.integers(20, 150)) for _ in range(number)]
 
@@ -110,7 +109,6 @@ def test_one_key_for_all_texts(name: str, key: Any) -> None:
 
 @pytest.fixture(scope="module")
 def human_texts(data_dir: Path, demo_tokenizer: Any) -> list[np.ndarray]:
-    """GSM8K solutions, written by people, as the demo model's tokens."""
     with open(data_dir / "gsm8k" / "train.jsonl") as file:
         answers = [json.loads(line)["answer"] for line in file][:2000]
     return [np.array(ids) for ids in demo_tokenizer(answers, add_special_tokens=False)["input_ids"]]
@@ -118,7 +116,6 @@ def human_texts(data_dir: Path, demo_tokenizer: Any) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module")
 def model_texts() -> list[np.ndarray]:
-    """Unmarked text of the demo model, greedy (which repeats itself) and sampled, as token ids."""
     return [np.array(ids) for ids in json.loads(Path(__file__).with_name("model_texts.json").read_text())]
 
 

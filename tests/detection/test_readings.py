@@ -14,8 +14,6 @@ WORDS = [f"{a}{b}{c}" for a in "bcdfg" for b in "aeiou" for c in "lmnrst"]
 
 
 class Words:
-    """One token a word, and one for every other character but the space before a word."""
-
     def __call__(self, texts: Any, return_offsets_mapping: bool = False, **options: Any) -> dict[str, Any]:
         import re
 

@@ -23,7 +23,6 @@ MARK = caw.Recommended(77)
 
 
 def raced(length: int, seed: int = 0) -> list[int]:
-    """Ids whose words under the drawn family's key are the best of four."""
     key, width = MARK.drawn.secret, MARK.drawn.context_width
     rng, ids = np.random.default_rng(seed), [5, 6]
     while len(ids) < length:
@@ -34,7 +33,6 @@ def raced(length: int, seed: int = 0) -> list[int]:
 
 
 def green(length: int, seed: int = 0) -> list[int]:
-    """Ids of which most are green under the greedy family's key."""
     native = MARK.greedy.native
     assert native is not None
     rng, ids = np.random.default_rng(seed), [5]

@@ -18,13 +18,11 @@ FRACTIONS = [2**-24, 0.1, 0.25, 0.5, 0.9]
 
 
 def exact_binomial(hits: int, count: int, fraction: float) -> Fraction:
-    """P(Binomial >= hits), every term exact."""
     p = Fraction(fraction)
     return sum((math.comb(count, k) * p**k * (1 - p) ** (count - k) for k in range(hits, count + 1)), Fraction(0))
 
 
 def exact_gamma(total: float, count: int) -> float:
-    """P(Gamma(count, 1) >= total) = P(Poisson(total) < count), the sum in rational arithmetic."""
     x, term, found = Fraction(total), Fraction(1), Fraction(0)
     for k in range(count):
         found += term

@@ -39,7 +39,6 @@ SHUFFLES = torch.tensor([[3, 0, 5, 1, 6, 2, 4], [6, 5, 4, 3, 2, 1, 0]])
 
 
 def drawn(mark: Any, logits: torch.Tensor, contexts: torch.Tensor, strength: float) -> tuple[torch.Tensor, ...]:
-    """(the sampler's tokens, the marked ones), int64 [B] each, of one row of logits behind each context."""
     warped = logits.expand(len(contexts), -1)
     scores = warped - torch.log(-torch.log(torch.rand(warped.shape, dtype=torch.float64))).float()
     record = Record.from_logits(scores, k=logits.shape[-1])

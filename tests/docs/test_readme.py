@@ -36,7 +36,6 @@ def measured() -> dict[str, str]:
 
 
 def result_of(part: str) -> str:
-    """The result of the one measured row whose name holds `part`."""
     [found] = [result for what, result in measured().items() if part in what]
     return found
 
@@ -80,7 +79,6 @@ def test_every_room_is_on_the_map() -> None:
 
 
 def named(tree: ast.AST) -> Iterator[str]:
-    """What a module defines: its functions, classes, and their methods and fields, with and without the class."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name

@@ -18,7 +18,6 @@ SPEC = FeatureSpec(previous=2, next=1, k=11, transform="gap")
 
 
 def saved(path, **metadata):
-    """A network in `path`, its metadata replaced by what is given (None drops a field)."""
     network = Evaluator(SPEC, 17, {"model": "tiny"})
     network.save(path)
     if metadata:

@@ -44,7 +44,6 @@ def test_a_models_own_evaluator_is_found_however_the_model_is_named(model, name)
 
 @pytest.fixture(scope="module")
 def held_out(demo, data_dir, tmp_path_factory):
-    """What the demo model says about twenty answers that no shipped evaluator was trained on."""
     texts = read_labels(data_dir / "key_segments" / "gsm8k_train.jsonl", data_dir)
     chosen = [t for t in texts if part_of(t.name) == "test"][:20]
     return record_positions(*demo, chosen, tmp_path_factory.mktemp("positions"), progress=False)

@@ -25,13 +25,10 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def log(capsys: pytest.CaptureFixture) -> Callable[[], list[str]]:
-    """The lines on stderr, which is no terminal, since the last call."""
     return lambda: capsys.readouterr().err.splitlines()
 
 
 class Clock:
-    """A clock that is set by hand. Threads that wait for it see it stand still."""
-
     def __init__(self) -> None:
         self.now = 1000.0
 

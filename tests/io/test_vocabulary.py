@@ -9,8 +9,6 @@ from tests import tiny
 
 
 class Named:
-    """A tokenizer that says what its ids stand for, and no more."""
-
     def __init__(self, *names: str | None) -> None:
         self.names = list(names)
 

@@ -9,7 +9,6 @@ from caw.io.warn import warn_caller
 
 
 def through(module: str, call: Callable[[], Any]) -> Callable[[], Any]:
-    """A function of a module with this name that does the call."""
     names: dict[str, Any] = {"__name__": module, "call": call}
     exec(compile("def run():\n    call()", f"{module}.py", "exec"), names)
     run: Callable[[], Any] = names["run"]

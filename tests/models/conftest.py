@@ -31,7 +31,6 @@ TOKENS = ["<unk>", *ENDS, *map(chr, range(ord("a"), ord("z") + 1)), "ab", "cd"]
 
 
 def letters(writer: Any) -> None:
-    """A tokenizer of letters and two merges; only one of its two ends is marked."""
     gguf = pytest.importorskip("gguf")
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(TOKENS)

@@ -107,7 +107,6 @@ def write_model(
 
 
 def stored_as(values: np.ndarray, kind: Any) -> np.ndarray:
-    """A matrix as the file holds it; random blocks of their size where the gguf package cannot make any."""
     gguf = pytest.importorskip("gguf")
     if kind.name == "F32":
         return values
@@ -150,7 +149,6 @@ def add(writer: Any, name: str, value: Any) -> None:
 
 
 def byte_tokenizer(writer: Any) -> None:
-    """256 bytes, a few merges and three special tokens."""
     gguf = pytest.importorskip("gguf")
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(TOKENS)

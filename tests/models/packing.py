@@ -10,7 +10,6 @@ from caw.triton_kernels.packed_weights_ref import unpack_weight_ref
 
 
 def packed_pair(model: Any, weights: str) -> tuple[Any, Any]:
-    """(the model with these weights on a CPU, where a GPU's references run; the same numbers, dense)."""
     packed = pack_model(copy.deepcopy(model), weights, torch.device("cpu"))
     dense = copy.deepcopy(packed)
     for name, module in list(dense.named_modules()):

@@ -35,7 +35,6 @@ def tensor(name: bytes, shape: tuple[int, ...], kind: int = F32, offset: int = 0
 
 
 def file_of(*parts: bytes, tensors: int = 0, data: int = 256, version: int = 3, count: int | None = None) -> bytes:
-    """A file of these parts, the last `tensors` of which are tensors; `data` bytes follow."""
     head = b"GGUF" + struct.pack("<IQQ", version, tensors, len(parts) - tensors if count is None else count)
     whole = head + b"".join(parts)
     return whole + bytes(-len(whole) % 32 + data)
@@ -172,7 +171,6 @@ def test_a_file_of_a_vocabulary_alone_gives_its_tokenizer(tmp_path: Path, cache:
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, int]:
-    """(a tiny model's file, bytes before its first tensor)."""
     path = write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", ("Q4_1", "Q8_0"))[0]
     return path.read_bytes(), min(info.offset for info in GGUFFile(path).tensors.values())
 

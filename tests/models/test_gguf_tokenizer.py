@@ -22,7 +22,6 @@ DIGITS = ["total:    42", "1. one\n\n2. two", "x   5", "apples        120\npears
 
 
 def texts() -> list[str]:
-    """80 texts of this repository: prose, code, tables, and lines with numbers in columns."""
     found = [*DIGITS]
     for file in sorted((ROOT / "docs").glob("*.md")):
         parts = [part for part in re.split(r"\n\n+", file.read_text(encoding="utf-8")) if re.search(r"\d", part)]

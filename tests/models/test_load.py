@@ -85,8 +85,6 @@ def test_auto_dtype_follows_the_processor(fast: bool, monkeypatch: pytest.Monkey
 
 
 class Tokenizer:
-    """Knows some end tokens as special, and others as plain text."""
-
     def __init__(self, special: dict[str, int], eos: int | None = None) -> None:
         self.special, self.eos_token_id = special, eos
         self.all_special_ids = list(special.values())

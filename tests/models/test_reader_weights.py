@@ -182,8 +182,6 @@ def test_texts_that_must_be_found_name_them_in_their_receipts(loaded: tuple[Any,
 
 
 class Other:
-    """A tokenizer of the same size in which every token means the next one."""
-
     def __init__(self, inner: Any) -> None:
         self.inner = inner
 

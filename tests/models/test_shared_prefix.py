@@ -14,7 +14,6 @@ BEGINNING = list(range(3, 63))
 
 
 def lengths_read(model: Any, texts: list[tuple[list[int], int]], **options: Any) -> list[torch.Size]:
-    """Shapes of all forwards; what is read is that of each text alone."""
     shapes: list[torch.Size] = []
     hook = model.base_model.register_forward_pre_hook(
         lambda module, args, kwargs: shapes.append(kwargs["input_ids"].shape), with_kwargs=True

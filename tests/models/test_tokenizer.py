@@ -19,7 +19,6 @@ PLANES = [(0x20, 0x7F), (0xA0, 0x24F), (0x370, 0x5FF), (0x900, 0xE7F), (0x1E00, 
 
 
 def random_texts(count: int) -> list[str]:
-    """Words of every script, with line ends, blanks and what no script has between them."""
     rng, texts = random.Random(5), []
     for _ in range(count):
         pieces = []

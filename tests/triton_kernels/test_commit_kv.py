@@ -18,7 +18,6 @@ def inputs(device, *case):
 
 
 def same_prefix(actual, expected, lengths):
-    """Stores are equal in what each sequence has committed; what lies beyond is undefined."""
     return all(
         torch.equal(actual[:, :, b, :, :n].cpu(), expected[:, :, b, :, :n]) for b, n in enumerate(lengths.tolist())
     )

@@ -123,7 +123,6 @@ def of_family(family, rotated=None, **case):
 
 @pytest.mark.parametrize("case", FAMILIES)
 def test_families(device, case):
-    """At most eight launches, and the reference's numbers."""
     torch.manual_seed(11)
     given = of_family(**FAMILIES[case])
     assert_as_reference(decoder_layer, decoder_layer_ref, given, device)

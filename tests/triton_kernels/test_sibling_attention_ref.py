@@ -21,7 +21,6 @@ def inputs(
 
 
 def expected(arguments: list[torch.Tensor], scale: float, window: int | None = None) -> torch.Tensor:
-    """One softmax over [cache; all candidates] with a mask: the prefix in the window, and the diagonal."""
     q, k_cache, v_cache, k_own, v_own, lengths = arguments
     group, candidates = q.shape[1] // k_cache.shape[1], q.shape[2]
     keys, values = (

@@ -45,7 +45,6 @@ def derived(key: int | str, domain: bytes) -> int:
 
 
 def window(ids: list[int], i: int, width: int) -> list[int]:
-    """The `width` ids before position i, oldest first, -1 where there are none."""
     return [ids[j] if j >= 0 else -1 for j in range(i - width, i)]
 
 

@@ -19,14 +19,12 @@ plain = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("make_gold
 
 
 def noise_of(watermark: EXP, context: list[int], vocab_size: int) -> np.ndarray:
-    """Gumbel value of every token in plain Python: integers, one division, two logarithms."""
     assert isinstance(watermark.key, int)
     numerators = [(plain.word(watermark.key, context, t) >> 8) + 1 for t in range(vocab_size)]
     return np.array([-math.log(-math.log(float(np.float32(n / (2**24 + 1))))) for n in numerators])
 
 
 def greedy(scores: torch.Tensor, window: int, sampling_noise: torch.Tensor | None = None) -> Position:
-    """A position of each row of warped logits [B, V], perturbed by `sampling_noise` when sampling."""
     choice = scores if sampling_noise is None else scores + sampling_noise
     record = Record.from_logits(choice)
     race = scores.gather(1, record.ids.clamp_min(0))

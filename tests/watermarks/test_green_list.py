@@ -17,8 +17,6 @@ from caw.watermarks.green_list import GreenList
 
 @dataclass(frozen=True)
 class MaskList(GreenList):
-    """A green list given token by token, to force the cases that keys rarely make."""
-
     mask: tuple[bool, ...] = ()
 
     @property
@@ -36,7 +34,6 @@ class MaskList(GreenList):
 
 
 def position(scores: torch.Tensor, window: int) -> Position:
-    """A greedy position of each row of scores [B, V], with random contexts below 1000."""
     record = Record.from_logits(scores)
     return Position(record, record.values, scores, torch.randint(-1, 1000, (len(scores), window)))
 

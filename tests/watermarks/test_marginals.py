@@ -18,7 +18,6 @@ PROBS = LOGITS.double().softmax(0).numpy()
 
 
 def sampled(watermark: Watermark, *, fresh_contexts: bool) -> Position:
-    """DRAWS positions with the same logits, each with its own sampling noise, and one context or one each."""
     scores = LOGITS.expand(DRAWS, -1)
     choice = scores - torch.log(-torch.log(torch.rand(scores.shape, dtype=torch.float64))).float()
     record = Record.from_logits(choice, k=len(LOGITS) + 1)  # one column of padding

@@ -212,12 +212,7 @@ def row_budget(batch: int, width: int) -> int | None:
 
 
 def pack(candidates: torch.Tensor, wanted: torch.Tensor, budget: int) -> Packed:
-    """Pack the first candidates of int64 [B, Q] into R = budget rows, B <= R <= B * Q.
-
-    wanted: int64 [B], 1..Q, how many of each count.
-
-    Reads nothing back: shapes depend on shapes alone.
-    """
+    """Pack the first `wanted` (int64 [B], 1..Q) candidates of int64 [B, Q] into R = budget rows; reads nothing back."""
     batch, width = candidates.shape
     places = torch.arange(width, device=candidates.device)[:, None]
     counts = places < wanted[None]  # [Q, B]: all originals, all second candidates, ...

@@ -1,8 +1,4 @@
-"""Run captured steps in rounds; the host reads one round while the next runs.
-
-A captured step is one launch instead of some hundred. Lengths, positions, counts, candidates and texts that ended are
-device memory that the captured kernels read, so a replay is right at any of them.
-"""
+"""Run captured steps in rounds; the host reads one round while the next runs. A replay is right at any numbers."""
 
 import functools
 from collections import deque

@@ -71,11 +71,7 @@ def norm_eps(norm: Any) -> float:
 
 
 class FusedLayer:
-    """Forward of a layer in a step: one operator, as long as the layer is what it was found to be.
-
-    sources, bias_sources: where its weights and biases are kept. hooks: its parts' lists of them. children: where its
-    parts are kept, and their names.
-    """
+    """Forward of a layer in a step: one operator, as long as the layer, its parts and hooks, are what they were."""
 
     def __init__(self, layer: Any) -> None:
         kind = kind_of(layer)

@@ -1,8 +1,4 @@
-"""Kinds of decoder layers that share one formula: the names of their parts, and their arithmetic.
-
-The operators know what Llama does and what Gemma does otherwise (`Family`), merged matrices and heads of which a part
-is rotated, as Phi-3 has them, and on a CPU Granite's multipliers.
-"""
+"""Kinds of decoder layers that share one formula (`Family`): the names of their parts, and their arithmetic."""
 
 from dataclasses import dataclass, replace
 from typing import Any

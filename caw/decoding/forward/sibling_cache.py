@@ -10,8 +10,6 @@ steps that read back: no graph spans devices. Lengths live on the main device, w
 layer has a copy of them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +33,7 @@ class SiblingLayer(CacheLayerMixin):
     is_compileable = True
     is_sliding = False
 
-    def __init__(self, owner: SiblingCache, index: int) -> None:
+    def __init__(self, owner: "SiblingCache", index: int) -> None:
         super().__init__()
         self.owner, self.index = owner, index
         self.attended = False  # whether attention over this layer has ever come to this library's function

@@ -20,9 +20,7 @@ LOW, WORDS = 0xFFFFFFFF, 1 << 32
 
 
 def murmur(values: Iterable[Any]) -> Any:
-    """Return MurmurHash3 (x86, 32 bits, seed 0) of 32-bit words: integers or int64 arrays that broadcast, one array at
-    least.
-    """
+    """Return MurmurHash3 (x86, 32 bits, seed 0) of 32-bit words: integers or int64 arrays, one array at least."""
     state, count = 0, 0
     for value in values:
         mixed = (value * 0xCC9E2D51) & LOW

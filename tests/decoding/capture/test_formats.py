@@ -99,8 +99,6 @@ def test_replay_at_other_lengths(llama: Any, name: str) -> None:
 
 
 class Own(green_list.GreenList):
-    """A user's watermark: nothing is known of its code."""
-
     name = "own"
     window = 1
 

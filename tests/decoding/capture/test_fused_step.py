@@ -49,7 +49,6 @@ PROMPTS = [prompt(3 + 2 * (i % 5), i) for i in range(7)]
 def test_packing_changes_no_token(
     llama: Any, watermark: str, sampling: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ends, refills and tokens that wait for a step of their own among them."""
     policy = capacity_policy(llama, theta=1.0, beta=1.0)
     settings: dict[str, Any] = {"batch": 4, "slots": 6, "eos_token_ids": (2,), **SAMPLING[sampling]}
     budgets = [12, 5, 9, 12, 3, 12, 8]

@@ -26,7 +26,6 @@ SETTINGS: dict[str, Any] = {"slots": 8, "max_new_tokens": 9, "fixed": True, "wat
 
 @pytest.fixture
 def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Steps replayed as a graph is; the recordings made."""
     made: list[Any] = []
 
     class Counting(Recording):

@@ -21,7 +21,6 @@ from caw.decoding.drafts.proposer import Guess
 
 
 def matching(text: list[int], end: int) -> int:
-    """How many tokens before `end` are those that the text ends with."""
     return next((n for n in range(min(end, LONGEST)) if text[end - 1 - n] != text[-1 - n]), min(end, LONGEST))
 
 

@@ -37,7 +37,6 @@ def text(ids: list[int], budget: int = 50) -> Any:
 
 
 def chosen(guesses: dict[int, Guess], width: Width) -> tuple[int, list[int], int]:
-    """(root, draft, trust) for the candidates 1 and 2."""
     chain, trust = Proposer(Fixed(guesses), width, 100).chain(text([9]), [1, 2, 3], 1)
     return chain.root, list(chain.tokens), trust
 

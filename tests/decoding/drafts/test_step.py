@@ -64,7 +64,6 @@ CASES = [(name, list(POLICIES)[i % len(POLICIES)], 1 + 2 * (i % 2)) for i, name 
 
 @pytest.mark.parametrize(("watermark", "policy", "batch"), CASES)
 def test_drafts_change_nothing(llama: Any, watermark: str | None, policy: str, batch: int) -> None:
-    """Rows differ in sampling, keys, strengths and budgets; places of the batch are filled again."""
     chosen, how = (MARKS[watermark], POLICIES[policy](llama)) if watermark else (None, None)
     same(llama, chosen, how, batch=batch)
 
@@ -147,7 +146,6 @@ TOKENS = st.lists(st.integers(-2, VOCAB + 2), max_size=30)
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
 )  # fmt: skip
 def test_any_guess(guesses: list[list[int] | None], length: int, mark: Any, ahead: bool, dtype: torch.dtype) -> None:
-    """None is the right one; the longest prompt leaves 12 positions of the model."""
     model, ids = copy.deepcopy(build("qwen3")).to(dtype), prompt(length)
 
     def made(speculate: Any) -> list[int]:

@@ -90,8 +90,6 @@ def test_steps_run_fused_and_give_the_same_tokens(name: str, branching: str, mon
 
 
 class Doubled(torch.nn.Linear):
-    """Stands for an adapter."""
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return 2 * super().forward(x)
 

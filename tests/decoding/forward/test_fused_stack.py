@@ -21,7 +21,6 @@ def stacks_of(model: Any) -> list[Any]:
 
 
 def decoded(model: Any, **options: Any) -> tuple[list[list[int]], list[torch.Tensor]]:
-    """Texts of prompts of several lengths, and the logits of every forward."""
     logits: list[torch.Tensor] = []
     hook = model.lm_head.register_forward_hook(lambda *given: logits.append(given[2].clone()))
     try:

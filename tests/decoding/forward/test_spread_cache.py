@@ -17,7 +17,6 @@ from caw.models.facts import main_device
 
 @pytest.fixture
 def spread(tmp_path: Path) -> Any:
-    """The tiny Llama with its middle layer on disk."""
     build("llama").save_pretrained(tmp_path / "model")
     places = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.layers.1": "disk", "model.layers.2": "cpu",
               "model.norm": "cpu", "model.rotary_emb": "cpu", "lm_head": "cpu"}  # fmt: skip

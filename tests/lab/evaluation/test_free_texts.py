@@ -42,7 +42,6 @@ def free(made: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict
 
 @pytest.fixture(scope="module")
 def work(free: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    """Finished, attacked, with perplexities made up: 2 for unmarked texts, 3 for marked ones."""
     work = runner(free, tmp_path_factory.mktemp("free"))
     assert work.run() == COUNT * len(CELLS)
     Attacker(work.scorer).run(["word-d:0.5"], work.plan())

@@ -26,7 +26,6 @@ def loaded() -> tuple[Any, Any]:
 
 @pytest.fixture(scope="module")
 def made(loaded: tuple[Any, Any]) -> dict[str, dict[Any, list[list[int]]]]:
-    """Texts by watermark, of three keys each; the last key's are for the test."""
     options: dict[str, Any] = {"max_new_tokens": 40, "min_new_tokens": 40, "progress": False, "return_trace": False}
     marks = {name: [mark.with_key(key) for key in (1, 2, 3)] for name, mark in MARKS.items()}
     return {

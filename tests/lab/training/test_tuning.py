@@ -13,8 +13,6 @@ from caw_lab.training.tuning import BETAS, SHARES, Point, Tuner, encode, tune
 
 
 class Made(Tuner):
-    """A tuner over made-up capacities, whose power is a function of theta and beta; counts what it measures."""
-
     def __init__(self, capacities, power=lambda theta, beta: 0.0, watermark=caw.KGW(key=1)):  # noqa: B008
         self.capacities, self.prompts, self.power_of, self.calls = np.sort(capacities), [[1]], power, []
         self.watermark, self.evaluator = watermark, Evaluator(FeatureSpec(k=3), hidden=4)

@@ -31,7 +31,6 @@ HUMAN = "The sky is blue because air scatters blue light more than red light, sa
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of a tiny model: unmarked texts, and KGW under two keys."""
     folder = tmp_path_factory.mktemp("attacked")
     with open(folder / "q.jsonl", "w") as file:
         for i in range(QUESTIONS):

@@ -90,8 +90,6 @@ def test_synonyms_up_to_what_can_be_replaced(words: WordNet) -> None:
 
 
 class Longest(Ranker):
-    """Likes long words; remembers what it was asked."""
-
     name = "longest"
 
     def __init__(self) -> None:

@@ -23,7 +23,6 @@ QUESTIONS = 6
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model's tokenizer, a task, and a table that leaves half of the vocabulary out."""
     folder = tmp_path_factory.mktemp("weighted")
     save_tiny(folder / "tiny")
     size = len(load_tokenizer(str(folder / "tiny")))

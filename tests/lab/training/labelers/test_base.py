@@ -14,8 +14,6 @@ def documents(count):
 
 
 class Marker:
-    """Marks the first character; raises what `errors` says for a document."""
-
     def __init__(self, errors=None, parallel=True):
         self.errors, self.parallel, self.threads = errors or {}, parallel, set()
 

@@ -1,5 +1,5 @@
-// Products with packed weights by AMX tiles (amx_tiles.hpp) and by plain C++, for every block type, both arithmetics, one
-// and two tiles and several numbers of rows: the same bits. Prints how many were compared, and the first that differ.
+// Products with packed weights by CAW_TESTED, a kernel, and by plain C++, for every block type, both arithmetics, one and
+// two tiles and several numbers of rows: the same bits. Prints how many were compared, and the first that differ.
 #include <cmath>
 #include <cstdio>
 #include <random>
@@ -72,7 +72,7 @@ int main() {
           for (const bool fast : {false, true})
             for (int64_t count = 1; count <= kMostTiles; ++count) {
               const auto expected = products(kQuantizedGeneric, form, x, rows, size, fast, tile, count);
-              const auto found = products(kQuantizedAmx, form, x, rows, size, fast, tile, count);
+              const auto found = products(CAW_TESTED, form, x, rows, size, fast, tile, count);
               int64_t differ = 0;
               for (size_t i = 0; i < found.size(); ++i) differ += !same(found[i], expected[i]);
               ++compared, others += differ > 0;
