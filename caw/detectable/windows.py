@@ -79,9 +79,7 @@ class WindowSearch(GuardSearch):
             self.subkey = ended.report.subkey
             self.asked = dataclasses.replace(asked, begun=tuple(tokens))
             self.stem = self.stem.taken_over()
-        # a change may have ended the text inside a window, whose level is easier
-        verdict = self.whole(ends[-1].text, self.request.row.key)
-        return dataclasses.replace(_joined(ends), verdict=verdict)
+        return _joined(ends)
 
 
 def _joined(ends: Sequence[Ended]) -> Ended:
