@@ -114,7 +114,7 @@ def parts(place: Place, which: str = "first") -> list[Part]:
 
 def second(place: Place) -> list[Part]:
     """What the first H100 left open: the most telling first."""
-    topk, tail, attention, drawn = kernels(place)
+    topk, _, attention, drawn = kernels(place)
     every = "1,8"
     return [
         build(place), ceiling(place), Part("small_calls", 26, smoke(place), 1, needs=LIBRARY),
@@ -129,7 +129,7 @@ def second(place: Place) -> list[Part]:
         replace(attention, seconds=24), drawn,
         generate(place, "1", 1024, 30, "plain,plain/drafts,kgw+caw,kgw+caw/drafts", "drafts"), tests(place),
         *[replace(part, seconds=0, spare=True) for part in [
-            sanitizers(place)[0], counters(place, "int4", "plain", "product", "int4", 4), topk, tail,
+            sanitizers(place)[0], counters(place, "int4", "plain", "product", "int4", 4), topk,
             generate(place, "8", 1024, 27), generate(place, "32", 512, 25), sanitizers(place)[1],
             generate(place, "1", 1024, 39, "transformers", "others"), steps(place, "int8", every, "1024", 35, "int8"),
         ]],
@@ -177,7 +177,7 @@ def counters(place: Place, name: str, mode: str, kernels: str, weights: str, cou
 def real_texts(place: Place) -> Part:
     """Eight texts of the demo model beside a CPU's, where its weights lie or were carried to."""
     command = place.python("real_texts.py", *place.choose(rehearsed=("--shapes", "tiny")))
-    return Part("real_texts", 38, [*command, "--json", str(place.out / "real_texts.json")], 6, QUIET, LIBRARY)
+    return Part("real_texts", 38, [*command, "--json", str(place.out / "real_texts.json")], 5, QUIET, LIBRARY)
 
 
 def smoke(place: Place) -> list[str]:
@@ -235,11 +235,12 @@ def steps(
     command += place.choose(
         "--shapes", shapes, "--dtype", dtype, "--batch", *batches.split(","), "--prompt", *prefixes.split(","),
         "--rounds", "16" if name == "b1" else "24", "--max-seconds", str(seconds - 10),
-        rehearsed=("--shapes", "tiny", "--dtype", "float32", "--batch", {"b1": "1", "texts": "3"}.get(name, "2"), "--prompt", "9",
-                   "--rounds", "1", "--device", "cpu"),
+        rehearsed=("--shapes", "tiny", "--dtype", "float32", "--batch", {"b1": "1", "texts": "3"}.get(name, "2"),
+                   "--prompt", "9", "--rounds", "1", "--device", "cpu"),
     )  # fmt: skip
     command += ["--json", str(place.out / f"steps_{name}.json")]
-    return Part(f"steps_{name}", seconds, command, 6, QUIET, LIBRARY)
+    lines = min(6, len(batches.split(",")) * len(modes.split(",")))
+    return Part(f"steps_{name}", seconds, command, lines, QUIET, LIBRARY)
 
 
 def tune(place: Place, weights: str = "", seconds: int = 38) -> Part:

@@ -50,14 +50,13 @@ def joined() -> str:
 
 
 def compare(shapes: str | None) -> list[dict[str, Any]]:
-    """A row for each mode: equal texts, near ties, the first difference that is none, and both sides' tokens."""
+    """A row for each mode: equal texts, near ties (of logits, as beside transformers), the first other difference."""
     texts, tokens = (1, 2) if shapes else (8, 40)
     model, evaluator = ("", None) if shapes else (joined(), DEMO_MODEL)
     subjects = [load_subject(model, shapes, "float32", device, evaluator) for device in ("cpu", None)]
     prompts, rows = make_prompts(subjects[0], texts, 9 if shapes else 60), []
     for mode in MODES:
         cpu, gpu = (call_of(mode, ModeInputs(subject, prompts, THETA, None))(tokens) for subject in subjects)
-        # a tie of logits is no difference, as beside another library
         check = compare_tokens(subjects[0].model, prompts, (mode, cpu), ("transformers", gpu))
         rows.append({"mode": mode, "texts": texts, "equal": check.equal, "near_ties": check.near_ties,
                      "first": check.first, "cpu": cpu.tokens, "gpu": gpu.tokens})  # fmt: skip

@@ -60,6 +60,16 @@ def test_windows_are_sent_as_they_are_settled_and_share_a_sub_key(monkeypatch: p
     assert found >= 2 and changed >= 2
 
 
+def test_a_change_that_ends_the_text_is_tested_at_the_whole_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarding, "by_window", lambda guard: True)
+    _, tokens, _ = stream(PROMPTS[0])
+    for place in (19, 40, 58):  # stop strings that changed tokens write
+        text, _, receipt = stream(PROMPTS[0], stop=tokenizer().decode(tokens[place : place + 2]) or "\n")
+        [result] = caw.Detector(tokenizer(), MARK, 0.05)([text])
+        assert receipt.detected == result.is_watermarked
+        assert receipt.detected or receipt.reason.endswith("at most 0.05 is needed")
+
+
 def test_what_is_not_changed_is_the_unmarked_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind every window the text goes on as if it had never been interrupted."""
     monkeypatch.setattr(guarding, "by_window", lambda guard: True)
