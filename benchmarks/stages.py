@@ -8,13 +8,12 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from caw.benchmark.machine import about
 from caw.benchmark.sizes import SHAPES
-from caw.benchmark.timing import Call, Clock, Summary
+from caw.benchmark.timing import Clock
 from caw.decoding import decoder
 from caw.decoding.choosing import Choosing
 from caw.decoding.eager_step import EagerStep
@@ -100,31 +99,6 @@ def interleaved(
             if number:
                 found[name].append(watch)
     return found
-
-
-def breakdown(
-    calls: Mapping[str, Call], tokens: int, rounds: int, clock: Clock = time.perf_counter
-) -> dict[str, dict[str, Any]]:
-    """Milliseconds a step by stage, of each call in turn, after one round that does not count.
-
-    Returns:
-        name -> {"steps": of a run, "step_ms": summary of a whole step and its share of the host loop, "prefill_ms"
-        and "setup_ms": summaries, of a run, "stages": {stage: summary of milliseconds a step}}; stages that never ran
-        are left out.
-    """
-    found = interleaved({name: partial(call, tokens) for name, call in calls.items()}, rounds, clock)
-    return {name: _summary(watches) for name, watches in found.items()}
-
-
-def _summary(watches: list[StageClock]) -> dict[str, Any]:
-    per_step = [{s: 1e3 * w.seconds[s] / max(w.steps, 1) for s in STAGES} for w in watches]
-    stages = {s: Summary.of([one[s] for one in per_step]) for s in STAGES}
-    return {
-        "steps": watches[0].steps,
-        "step_ms": Summary.of([sum(one.values()) for one in per_step]).as_dict(),
-        **{f"{name}_ms": Summary.of([1e3 * w.seconds[name] for w in watches]).as_dict() for name in ONCE},
-        "stages": {name: summary.as_dict() for name, summary in stages.items() if summary.high > 0},
-    }
 
 
 def options(text: str | None, *, batches: list[int], prompt: int, tokens: int, rounds: int) -> argparse.ArgumentParser:

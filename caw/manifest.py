@@ -169,6 +169,20 @@ def _algorithm(key: str) -> Any:
     )
 
 
+def certificates(pem: str) -> str:
+    """Return a PEM of certificates. ValueError for another file; without the packages it is not asked."""
+    if not lacking():
+        from cryptography.x509 import load_pem_x509_certificates
+
+        try:
+            load_pem_x509_certificates(pem.encode())
+        except ValueError:
+            raise ValueError(
+                "--c2pa-trust must be a PEM file of certificates, got another or a damaged one; give one"
+            ) from None
+    return pem
+
+
 def bare(text: str) -> str:
     """Return the text without manifests inside it, and without `AIGC_LABEL` at its end."""
     unsigned = _unsigned(text)

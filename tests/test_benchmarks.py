@@ -22,7 +22,6 @@ SMOKE = {
     "bench_drawn": ["--shapes", "tiny", "--batches", "2", "--tokens", "3", "--rounds", "1", "--prompt", "9"],
     "bench_parts": ["--shapes", "tiny", "--batches", "2", "--tokens", "3", "--rounds", "1", "--prompt", "9",
                     "--threads", "1", "2", "--dtypes", "float32", "bfloat16"],
-    "bench_stages": ["--shapes", "tiny", "--batches", "1", "2", "--tokens", "3", "--rounds", "1", "--prompt", "9"],
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from caw.io.files import check_output, check_paths, write_text
 from caw.io.inputs import line_count, open_input
 from caw.io.jsonl import Row, read_rows
 from caw.io.progress import watched
+from caw.manifest import bare
 from caw.requirements import require
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Hide progress.", callback=quieten)]
@@ -161,12 +162,12 @@ def _lines(source: str) -> Iterator[str]:
 
 
 def _texts(source: str) -> Iterator[tuple[str, str | None, str]]:
-    """Return (text, key id or None, language or "") of every line. ValueError at the first bad line."""
+    """Return (text as its receipt knows it, key id or None, language or "") of every line. ValueError at a bad one."""
     with open_input(source) as file:
         for row in read_rows(file, field="text"):
             value: Any = row.value if isinstance(row, Row) else {}
             text, key, language = value.get("text"), value.get("key_id"), value.get("language", "")
             if not isinstance(text, str) or not isinstance(key, str | None) or not isinstance(language, str):
-                reason = "it has no text" if isinstance(row, Row) else row.message
+                reason = "text, key_id and language must be texts" if isinstance(row, Row) else row.message
                 raise ValueError(f'{source}, line {row.number} must be {{"text": ...}}; {reason}')
-            yield text, key, language
+            yield bare(text), key, language

@@ -249,7 +249,7 @@ class ForkDecoder(Decoder):
     def _read(self, number: int, index: int, request: ReadRequest) -> None:
         """Read a text in an empty row, and leave the row."""
         stem = request.stem
-        if stem.records and stem.text == request.text and stem.since == request.since:
+        if stem.records and stem.text == request.text and stem.since <= request.since:
             self._answer(index, request)
             return
         known = list(request.known)
@@ -268,7 +268,7 @@ class ForkDecoder(Decoder):
     def _answer(self, index: int, request: ReadRequest) -> None:
         """Answer a reading from the records that were kept when the text was decoded."""
         ends = request.row.ends_of(self.plan.facts.ends, self.plan.facts.vocab_size)
-        record = Record.joined(request.stem.records)
+        record = Record.joined(request.stem.records[request.since - request.stem.since :])
         reading = read_records(
             self.reading, request, request.text, ends, record,
             since=request.since, strengths=request.strengths,

@@ -1,13 +1,4 @@
-"""Choose the step that decodes a plan. All give the same tokens; `step.py` says what each is.
-
-eager                         EagerStep
-eager, drafts, same tokens    DraftStep
-captured                      FixedStep
-captured, fused               FusedStep
-
-Steps are captured on CUDA or with compile=True, unless one of them needs something of the host (`will_capture` in
-`plan_defaults.py`); they are fused where `fusible` (`capture/fused_step.py`) says so.
-"""
+"""Choose the step that decodes a plan: captured on CUDA or with compile=True, if it may be; see `step.py`."""
 
 from typing import Any
 

@@ -3,9 +3,6 @@
 A watermark lives in token ids, and a changed character can change the ids around it, so a text should be tested exactly
 as it was generated. If it was altered, these steps undo common changes. Each changes unmarked text as well, which keeps
 p-values valid: given any text, only the key is random.
-
-Without options a text is tested in several readings (see `readings`), and the p-value is corrected for their number.
-Steps make a single reading, which needs no correction: they are chosen before the text is seen.
 """
 
 import re

@@ -1,10 +1,7 @@
 """Measure a key's false-positive rate on your own unmarked text, with confidence intervals.
 
-A p-value is uniform over keys. For one key the p-values of many texts are not independent: similar texts share phrases,
-phrases are evidence, and a key that happens to favour them scores all texts a little high (or low). On GSM8K solutions,
-one KGW lefthash key can call anywhere from 0 % to 4.5 % of texts marked at a level of 1 %. So measure a key, before
-deploying it, on text like that it will test. "once" counts evidence once in the whole corpus, as a check of the method
-itself: those p-values are uniform for every key.
+A p-value is uniform over keys, not over texts that share phrases under one key: on GSM8K solutions one KGW lefthash key
+calls from 0 % to 4.5 % marked at 1 %. "once" counts evidence once in the whole corpus; that is uniform for every key.
 """
 
 from collections.abc import Callable, Sequence

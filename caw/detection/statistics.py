@@ -5,9 +5,6 @@
 
 Kirchenbauer et al. 2023 (arXiv 2301.10226), equation (3), defines the z-score. Its normal tail is not used because it
 is wrong where it matters: at n = 20, f = 0.25 and 12 green it gives 1.5e-4, the exact tail is 9.4e-4.
-
-The probability is over the key: for any text, at most a share p of all keys gives it a p-value of p or less. For one
-key and many texts on one subject the p-values are not independent, because texts that share phrases share evidence.
 """
 
 from collections.abc import Sequence

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 VARIABLE = "CAW_MASTER_KEY_COMMAND"
-BYTES = 32
+BYTES, MOST = 32, 4096  # of a key, and that are read
 SECONDS, PAUSE = 10, 5  # within which a key must come, and for which a failure counts: below a database's wait
 KINDS = ("marking", "signing", "sketches")  # of sealed secrets
 LABEL = re.compile(rf"(?:{'|'.join(KINDS)})/[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}")
@@ -31,7 +31,7 @@ CALL = f"{VARIABLE} must name a command that prints {BYTES} bytes in base64"
 class Custodian:
     """Asks for each key once, one at a time; keys stay in memory. command: with its arguments. day: today's, in UTC."""
 
-    command: tuple[str, ...]
+    command: tuple[str, ...] = field(repr=False)
     day: Callable[[], str] = lambda: datetime.now(timezone.utc).date().isoformat()
     _keys: dict[str, bytes] = field(default_factory=dict, repr=False)
     _failed: dict[str, tuple[float, str]] = field(default_factory=dict, repr=False)
@@ -68,18 +68,22 @@ class Custodian:
         pipe, none = subprocess.PIPE, subprocess.DEVNULL
         try:
             asked = subprocess.Popen(
-                [*self.command, label], stdin=none, stdout=pipe, stderr=none, start_new_session=True
+                [*self.command, label], 0, stdin=none, stdout=pipe, stderr=none, start_new_session=True
             )
         except (OSError, ValueError) as error:
             raise OSError(f"{CALL}, got one that cannot be run ({type(error).__name__}); check its path") from None
-        try:
-            printed, _ = asked.communicate(timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            raise OSError(f"{CALL}, got nothing for {label} within {SECONDS} s; check the custodian") from None
-        finally:
-            if asked.returncode is None:
-                os.killpg(asked.pid, signal.SIGKILL)  # with what it started, which may hold its output open
-                asked.communicate()
+        assert asked.stdout is not None
+        with asked.stdout as output:
+            try:
+                asked.wait(SECONDS)  # reading nothing yet: who prints without end stops at a full pipe
+                os.set_blocking(output.fileno(), False)  # what it leaves running may hold its output open
+                printed = output.read(MOST) or b""
+            except subprocess.TimeoutExpired:
+                raise OSError(f"{CALL}, got nothing for {label} within {SECONDS} s; check the custodian") from None
+            finally:
+                if asked.returncode is None:
+                    os.killpg(asked.pid, signal.SIGKILL)
+                    asked.wait()
         if asked.returncode:
             raise OSError(f"{CALL}, got status {asked.returncode} for {label}; call it by hand, or ask the custodian")
         try:

@@ -6,6 +6,7 @@ gets one of three verdicts, only for texts of sufficient length, and at a limite
 
 import asyncio
 import ipaddress
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -23,6 +24,7 @@ from caw.io.unicode import is_unicode
 from caw.manifest import Record, bare, read
 from caw.serve.contracts import LEVEL, KeyDirectory, Tenant
 from caw.serve.errors import BAD, BUSY, ApiError
+from caw.serve.log_lines import LogLines
 from caw.serve.reading import Reading
 from caw.serve.strict import Strict
 from caw.watermarks.green_list import GreenList
@@ -95,6 +97,7 @@ class Detection:
 
     def __init__(self, reading: Reading, directory: KeyDirectory, trust: str = "") -> None:
         self.reading, self.directory, self.trust = reading, directory, trust
+        self.lines = LogLines(logging.getLogger("caw.serve"))
         self.rates, self.all = Rates(PUBLIC_RATE, PUBLIC_BURST), Rates(10 * PUBLIC_RATE, 10 * PUBLIC_BURST)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="caw-detect")
         self._waiting = 0
@@ -155,7 +158,11 @@ class Detection:
 
     def _search(self, tenant: Tenant | None) -> KeySearch | None:
         """Return the prepared keys of an asker; None if there are none."""
-        keys = {key.id: key for key in self.directory.detection_keys(tenant)}
+        try:
+            keys = {key.id: key for key in self.directory.detection_keys(tenant)}
+        except Exception as error:
+            self.lines.failed("marking keys could not be read", error)
+            raise ApiError(503, "the keys to test for could not be read; ask the operator") from error
         who, names = None if tenant is None else tenant.id, tuple(keys)
         with self._lock:
             known, search = self._ready.pop(who, ((), None))

@@ -16,6 +16,7 @@ from caw.detectable.guarding import GuardedFirst
 from caw.detectable.planned import attempts_of
 from caw.detectable.search import TextRules
 from caw.detectable.trial import Trial, beyond_reach, check_markable
+from caw.detectable.windows import by_window
 from caw.detection.detector import Detector
 from caw.detection.family import level_of
 from caw.models.facts import ModelFacts
@@ -121,6 +122,11 @@ class Planned(Reading):
                 code="undetected", parameter="max_tokens",
             )  # fmt: skip
 
+    def guards(self, row: RowSettings, *, whole: bool = False) -> bool:
+        """Return whether texts like this are guarded if they are plain (`attempts`). whole: and not by windows."""
+        guard = self.settings.guard
+        return guard is not None and not (row.do_sample or row.log_probs or (whole and by_window(guard)))
+
     def attempts(
         self, request: Request, stops: StopStrings, level: float, *, once: bool, plain: bool = True,
         rules: TextRules | None = None, subkey: int | None = None,
@@ -131,7 +137,7 @@ class Planned(Reading):
         detectable is marked as the others, unless it is streamed. rules: of its schema, None without one. subkey: what
         marked its beginning, None = nothing did.
         """
-        guard, row, most = self.settings.guard, request.row, 1 if once else self.settings.max_attempts
+        row, most = request.row, 1 if once else self.settings.max_attempts
         settings = Settings(
             max_new_tokens=row.max_new_tokens, detectable_at=level, max_attempts=most, return_trace=False,
             do_sample=row.do_sample and row.begins,
@@ -141,9 +147,9 @@ class Planned(Reading):
             greatest = min(greatest / row.temperature, MAX_STRENGTH)  # see `row_of`
         given = [request], self._trial(level), self.marks.kind(row)
         marked = functools.partial(attempts_of, *given, settings, stops, greatest=greatest)
-        if guard is None or not plain or row.do_sample or row.log_probs:
+        if not (plain and self.guards(row)):
             return marked()
-        asked = dataclasses.replace(settings, guard=guard)
+        asked = dataclasses.replace(settings, guard=self.settings.guard)
         guarded = attempts_of(*given, asked, stops, greatest=greatest, rules=rules, streams=once, subkey=subkey)
         return guarded if once else GuardedFirst(guarded, marked)
 

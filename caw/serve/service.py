@@ -265,10 +265,12 @@ class Service(Desk):
         offer = order.calls if isinstance(order.calls, Offer) else None
         buffered, tested = not order.stream or marking.strict or asked.calls is not None, None
         if marking.level is not None:
+            plain = not (marking.thinks or marking.spares)
+            # a guard that reads whole texts shows nothing before the end, so what it cannot change is made again
+            buffered = buffered or (plain and self.planned.guards(request.row, whole=True))
             rules = None if grammar is None else GrammarRules(grammar)
             tested = partial(
-                self.planned.attempts, request, stops, marking.level, once=not buffered,
-                plain=not (marking.thinks or marking.spares), rules=rules,
+                self.planned.attempts, request, stops, marking.level, once=not buffered, plain=plain, rules=rules,
                 subkey=None if part is None else part.subkey,
             )  # fmt: skip
         begun = Begun(

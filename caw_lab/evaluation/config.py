@@ -1,8 +1,4 @@
-"""Config of an evaluation: models, tasks, watermarks and policies by name, and which combinations to run.
-
-`config_file` reads one from YAML. Watermark keys are derived from `seed`, or from the environment variable CAW_KEY, and
-are never written to a file.
-"""
+"""Config of an evaluation, by name. Keys are derived from `seed` or CAW_KEY, and never written to a file."""
 
 import fnmatch
 import hashlib

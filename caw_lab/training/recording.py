@@ -1,8 +1,4 @@
-"""Record a model's distributions along reference answers: the training data of evaluators.
-
-Texts are read by the teacher-forced pass (`caw.models.teacher`). Records are made by `Record.from_logits`, features
-later by `FeatureSpec.assemble`: decoding's own code.
-"""
+"""Record a model's distributions along reference answers, by decoding's own code: training data of evaluators."""
 
 from collections.abc import Sequence
 from pathlib import Path

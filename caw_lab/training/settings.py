@@ -8,11 +8,7 @@ from caw_lab.training.labels import TEMPLATE
 
 @dataclass(frozen=True)
 class LabelFile:
-    """Labelled texts on disk.
-
-    path: the labels. data_dir: the folder with the texts; see `labels.read_labels`.
-    statement: how answers are stated in the task, in place of a reference's `#### N`; see `labels.restate`.
-    """
+    """Labelled texts on disk: `read_labels` of path and data_dir; statement: see `labels.restate`."""
 
     path: str | Path
     data_dir: str | Path

@@ -24,11 +24,7 @@ from caw_lab.training.train import fit, predict
 
 @dataclass(frozen=True)
 class Examples:
-    """Labelled positions of one model and kind of text.
-
-    model, family, kind: names. features: float32 [n, spec.size]. key: bool [n], whether the position matters.
-    documents: names [n] of the documents that they are from.
-    """
+    """Positions of one model and kind of text: features float32 [n, spec.size], key bool [n], document names [n]."""
 
     model: str
     family: str

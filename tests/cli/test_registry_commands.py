@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from caw.cli import app
 from caw.detectable.receipts import text_digest
+from caw.manifest import AIGC_LABEL
 from caw.registry import open_registry
 from caw.registry.master_key import MasterKeys, new_master_key
 
@@ -222,7 +223,7 @@ def test_a_report(caw: Any, model: str, tmp_path: Path) -> None:
     opened.close()
     unmarked, marked, page = (tmp_path / name for name in ("unmarked.jsonl", "marked.jsonl", "report.html"))
     unmarked.write_text("".join(json.dumps({"text": f"people wrote this, number {n}"}) + "\n" for n in range(20)))
-    marked.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    marked.write_text("".join(json.dumps({"text": text + AIGC_LABEL}) + "\n" for text in texts))  # as they are served
     done = caw("audit", "report", "--tokenizer", model, "--unmarked", str(unmarked), "--marked", str(marked),
                "--html", str(page))  # fmt: skip
     assert done.exit_code == 0, done.output

@@ -35,12 +35,18 @@ def test_what_reads_whole_texts_comes_at_the_end() -> None:
 
 def test_windows_are_sent_as_they_are_settled_and_share_a_sub_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guarding, "by_window", lambda guard: True)  # tiny texts keep no content
-    sent: list[list[int]] = []
-    sends = guarding.GuardedTexts._send
-    monkeypatch.setattr(guarding.GuardedTexts, "_send", lambda *given: (sent.append(given[2]), sends(*given)))
+    sends, sent, subkeys = guarding.GuardedTexts._send, list[list[int]](), list[Any]()
+
+    def noted(own: Any, place: int, tokens: list[int]) -> None:
+        sent.append(tokens)
+        subkeys.append(own.texts[place].search.subkey)
+        sends(own, place, tokens)
+
+    monkeypatch.setattr(guarding.GuardedTexts, "_send", noted)
     found = changed = 0
     for ids in PROMPTS:
         sent.clear()
+        subkeys.clear()
         text, tokens, receipt = stream(ids)
         result = caw.detect(text, tokenizer(), MARK, 0.05)
         assert (receipt.detected, receipt.p_value) == (result.is_watermarked, result.p_value)
@@ -49,9 +55,19 @@ def test_windows_are_sent_as_they_are_settled_and_share_a_sub_key(monkeypatch: p
         for before, after in itertools.pairwise(sent):
             assert after[: len(before)] == before, "what was sent is not taken back"
         assert stream(ids, speculate=None) == (text, tokens, receipt)
-        assert receipt.changes == 0 or receipt.subkey == result.subkey
+        assert set(subkeys) - {None} == ({receipt.subkey} if receipt.changes else set()), "the first chooses"
         found, changed = found + receipt.detected, changed + (receipt.changes > 0)
     assert found >= 2 and changed >= 2
+
+
+def test_a_change_that_ends_the_text_is_tested_at_the_whole_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarding, "by_window", lambda guard: True)
+    _, tokens, _ = stream(PROMPTS[0])
+    for place in (19, 40, 58):  # stop strings that changed tokens write
+        text, _, receipt = stream(PROMPTS[0], stop=tokenizer().decode(tokens[place : place + 2]) or "\n")
+        [result] = caw.Detector(tokenizer(), MARK, 0.05)([text])
+        assert receipt.detected == result.is_watermarked
+        assert receipt.detected or receipt.reason.endswith("at most 0.05 is needed")
 
 
 def test_what_is_not_changed_is_the_unmarked_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def test_who_writes_to_the_database_chooses_no_argument_of_the_command(outside: 
     ("command", "message"),
     [
         ("/no/such/custodian", r"cannot be run \(FileNotFoundError\)"),
-        ("sh -c 'sleep 60 & wait'", r"got nothing for caw/marking/\S+ within 0.3 s"),
+        ("sh -c 'setsid sleep 60 & wait'", r"got nothing for caw/marking/\S+ within 0.3 s"),
         ("echo aHVudGVyMg==", r"got \d+ other bytes"),
         ("echo hunter2 '", "got a line that is none"),
         ("sh -c 'echo hunter2; exit 7'", "got status 7"),

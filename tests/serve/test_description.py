@@ -73,6 +73,11 @@ def test_texts_wait_where_the_limit_of_requests_is_met(served: Running, monkeypa
     last = [at(served, "--text", "x") for _ in range(11)][-1]
     assert (last.exit_code, last.stdout) == (1, "") and "status 429; rate limit for requests" in last.stderr
     rates._left.clear()
+    monkeypatch.setattr(detect_at.time, "sleep", waits.append)
+    monkeypatch.setattr(detect_at, "PATIENCE", detect_at.PAUSE + 0.1)
+    with another(429, '{"verify": {"path": "/"}}') as (url, got):
+        busy = run("detect", "--at", url, "--input", "-", key=None, stdin='{"text": "one"}\n{"text": "two"}\n')
+    assert busy.exit_code == 1 and got.count('{"text": "one"}') > 1 == got.count('{"text": "two"}')
 
 
 def test_what_has_no_effect_there_is_refused(served: Running) -> None:

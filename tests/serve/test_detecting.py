@@ -49,6 +49,16 @@ def ask(served: Running, body: Any, key: str | None = "one") -> tuple[int, dict[
     return post(served.port, json.dumps(body).encode(), "/v1/detect", **headers)
 
 
+def test_keys_that_cannot_be_read_are_one_sentence(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(tenant: Tenant | None) -> tuple[MarkKey, ...]:
+        raise OSError("the custodian gave no key")
+
+    monkeypatch.setattr(served.service.detection.directory, "detection_keys", unreadable)
+    for key in ("one", None):
+        status, answer = ask(served, {"text": UNMARKED}, key)
+        assert status == 503 and "custodian" not in answer["error"]["message"]
+
+
 def test_a_tenant_is_told_everything_about_its_own_keys(served: Running, marked: dict[str, str]) -> None:
     for name, key in (("k1", KEY), ("old", "an older key")):
         status, answer = ask(served, {"text": marked[name]})

@@ -112,6 +112,8 @@ def test_papers_that_do_not_fit_are_refused_at_the_start(papers: Path) -> None:
     ):  # fmt: skip
         files = ["--c2pa-certificate", str(papers / certificate), "--c2pa-key", str(papers / key)]
         assert_refused(run("serve", "--model", "x", *files), why)
+    (papers / "damaged").write_text((papers / "issuer.pem").read_text().replace("M", "", 1))
+    assert_refused(run("detect", "--text", "x", "--c2pa-trust", str(papers / "damaged")), "--c2pa-trust must be a PEM")
 
 
 @needs_c2pa

@@ -13,6 +13,7 @@ import caw
 from caw.detectable import guarding, search
 from caw.detectable.receipts import text_digest
 from caw.policies import Target
+from caw.serve import planning
 from caw.serve.contracts import MarkKey, MarkRules, Tenant
 from caw.serve.errors import ApiError
 from caw.serve.marking import marking_of
@@ -111,7 +112,8 @@ def test_greedy_texts_are_guarded_where_the_operator_says_so(monkeypatch: pytest
 
 def test_streams_are_guarded_by_windows_and_go_on_under_their_sub_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "broken", lambda *_: "")
-    monkeypatch.setattr(guarding, "by_window", lambda guard: True)
+    for module in (guarding, planning):
+        monkeypatch.setattr(module, "by_window", lambda guard: True)
     guard, shared = caw.Guard(lambda old, new: True, rejoin=2, horizon=8, window=8), caw.KGW(key=1, subkeys=4)
     given = {"watermark": shared.with_key(KEY), "max_new_tokens": 60, "detectable_at": 0.2, "progress": False}
     want: Any = caw.generate(*parts(), "so", guard=guard, streamer=Recorder(), **given)  # type: ignore[arg-type]
@@ -136,15 +138,19 @@ def test_streams_are_guarded_by_windows_and_go_on_under_their_sub_key(monkeypatc
 
 
 def test_texts_whose_guard_finds_no_change_are_marked_as_the_others() -> None:
-    never, asked = caw.Guard(keeps=lambda unmarked, marked: False, rejoin=3), (("strict", 60), ("one", 1))
+    never = caw.Guard(keeps=lambda unmarked, marked: False, rejoin=3)  # reads whole texts, so streams end with them
 
-    def texts(server: Running) -> list[str]:
-        return [server.complete(PROMPT, key=key, max_tokens=most).choices[0].text for key, most in asked]
+    def texts(server: Running, *, stream: bool) -> list[str]:
+        whole = [server.complete(PROMPT, key=key, max_tokens=most) for key, most in (("strict", 60), ("one", 1))]
+        last: Any = server.complete(PROMPT, key="one", max_tokens=60, stream=stream)
+        return [
+            "".join(each.choices[0].text for each in answer) for answer in (*zip(whole), last if stream else [last])
+        ]
 
     with running(rules=MarkRules(detectable_at=1e-3)) as server:
-        want = texts(server)
+        want = texts(server, stream=False)
     with running(rules=MarkRules(detectable_at=1e-3), guard=never) as server:
-        assert texts(server) == want
+        assert texts(server, stream=True) == want
         server.idle()
         for closed in server.log.closed:
             tested = closed.tested

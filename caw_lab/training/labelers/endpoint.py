@@ -1,8 +1,4 @@
-"""Key segments from a language model behind an OpenAI-compatible endpoint.
-
-The reply follows a JSON schema if the endpoint supports one, and is checked in any case: segments must be exact
-substrings in text order; otherwise the model is told the error and asked once more.
-"""
+"""Key segments from a model behind an endpoint: exact substrings in text order, or it is asked once more."""
 
 import hashlib
 import json
