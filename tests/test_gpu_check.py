@@ -70,7 +70,7 @@ def test_the_whole_rehearsal(tmp_path: Path) -> None:
         launches = {row["mode"]: row["ms_per_token"]["median"] / 1e3 for row in found["rows"]}
         # each look at the clock adds a millionth, which floats leave a trace of
         assert launches["plain"] == pytest.approx(20, abs=1e-9), "2 layers of 7 kernels, norm, logits; 4 outside"
-        assert launches["plain"] < min(launches["exp+caw"], launches["kgw+caw"])
+        assert launches["plain"] < launches["exp+caw"] <= launches["kgw+caw"]
     kernels = [json.loads(path.read_text())["rows"] for path in tmp_path.glob("kernels_*.json")]
     assert len(kernels) == 4 and not any(row["wrong"] for rows in kernels for row in rows)
     assert list((tmp_path / "installed" / "caw").glob("_C*.so"))
