@@ -143,6 +143,7 @@ def test_labels_need_no_packages_and_manifests_say_which(monkeypatch: Any) -> No
     assert bare(held) == "plain"
     with pytest.raises(ImportError, match=r"pip install 'caw-watermark\[c2pa\]'"):
         Signer("", "")
+    assert_refused(run("serve", "--model", "x", "--aigc-producer", " "), "got a blank text; leave it out")
     assert_refused(run("serve", "--model", "x", "--c2pa-key", "k"), "c2pa_certificate and c2pa_key require each other")
 
 
