@@ -50,5 +50,5 @@ class MarkedAnswers:
         try:
             given = json.loads(body).get("vllm_xargs") or {}
             return quote(str(given.get(ARGUMENT, self._marks.default))).encode()
-        except (AttributeError, ValueError):
+        except (AttributeError, ValueError, RecursionError):
             return None

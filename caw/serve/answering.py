@@ -117,7 +117,8 @@ class Answer(Response):
         self.metrics.answered(self.path, status)
         more = UNBUFFERED if kind == EVENTS else {} if length is None else {"content-length": str(length)}
         headers = {**HEADERS, "content-type": kind, **more}
-        if self.settings.c2pa_key and status == 200:
+        calls = self.order.calls
+        if self.settings.c2pa_key and status == 200 and not (calls is not None and calls.forced):
             headers["link"] = ", ".join(LINK.format(text.begun.id) for text in self.order.texts)
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send(send, {"type": "http.response.start", "status": status, "headers": raw})

@@ -78,6 +78,8 @@ class ServerSettings:
             require_int(name, getattr(self, name), low, high)
         if (self.c2pa_certificate is None) != (self.c2pa_key is None):
             raise ValueError("c2pa_certificate and c2pa_key require each other, got one; give both or none")
+        if self.aigc_producer is not None and not self.aigc_producer.strip():
+            raise ValueError("aigc_producer must be the provider's code, got a blank text; leave it out for no labels")
         require_bool("drafts", self.drafts)
         require_choice("sampling", self.sampling, ("openai", "model"), "openai")
         for name in ("timeout", "read_timeout", "write_timeout"):

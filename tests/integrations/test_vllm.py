@@ -471,7 +471,7 @@ def test_answers_name_their_profile_and_errors_do_not() -> None:
         return sent[0].get("headers", []), sent[1]["body"]
 
     off = b'{"vllm_xargs": {"caw_profile": "off"}}'
-    for body, name in ((b'{"prompt": "a"}', b"kgw"), (off, b"off"), (b"[1, 2, 3, 4, 5]", None)):
+    for body, name in ((b'{"prompt": "a"}', b"kgw"), (off, b"off"), (b"[1, 2, 3, 4, 5]", None), (b"[" * 99999, None)):
         assert answer(body) == ([(b"caw-profile", name)] if name else [], body)
     assert answer(off, status=400)[0] == answer(off, "/tokenize")[0] == []
 

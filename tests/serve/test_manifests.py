@@ -76,6 +76,10 @@ def test_both_layers_go_out_and_come_back(papers: Path, tmp_path: Path, monkeypa
         assert found[0].as_dict()["manifest"]["state"] == TRUSTED and "fits this text" in found[0].as_dict()["message"]
         _, _, page = ask(served, body=urlencode({"text": text, "key": "one"}), query="?lang=de")
         assert "Das C2PA-Manifest von Test (signer) passt zu diesem Text." in page
+        tool: Any = {"type": "function", "function": {"name": "f", "parameters": None}}
+        given: Any = {"messages": [{"role": "user", "content": "f?"}], "tools": [tool], "tool_choice": "required"}
+        call = served.client().chat.completions.with_raw_response.create(model=NAME, max_tokens=60, **given)
+        assert "link" not in call.headers and "manifests" not in json.loads(call.text)["caw"]
         # what a prompt holds reaches the model as it is, and is not taken for the answer's
         ids = served.service.prompts._encode(text, whole=False)
         assert served.service.planned.tokenizer.decode(ids) == text
@@ -143,6 +147,7 @@ def test_labels_need_no_packages_and_manifests_say_which(monkeypatch: Any) -> No
     assert bare(held) == "plain"
     with pytest.raises(ImportError, match=r"pip install 'caw-watermark\[c2pa\]'"):
         Signer("", "")
+    assert_refused(run("serve", "--model", "x", "--aigc-producer", " "), "got a blank text; leave it out")
     assert_refused(run("serve", "--model", "x", "--c2pa-key", "k"), "c2pa_certificate and c2pa_key require each other")
 
 
