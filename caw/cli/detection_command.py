@@ -1,5 +1,6 @@
 """`caw serve-detection`: a server that only tests texts, for a host with marking keys and no right to sign receipts."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -8,6 +9,8 @@ from caw.cli.command import command, options_of
 from caw.cli.errors import user_errors
 from caw.cli.registry_options import RegistryUrl, opened
 from caw.cli.serve_command import tell
+from caw.io.inputs import read_text
+from caw.manifest import certificates
 from caw.requirements import require
 from caw.serve.settings import ServerSettings
 
@@ -21,6 +24,9 @@ def serve_detection(
     tokenizer: Annotated[str, typer.Option(help="Model whose tokenizer splits the texts: name, hub id or folder.")],
     registry: RegistryUrl = None,
     name: Annotated[str | None, typer.Option(help="Model name on the page [the value of --tokenizer].")] = None,
+    c2pa_trust: Annotated[
+        str | None, typer.Option(metavar="FILE", help="PEM file of certificates whose C2PA manifests are trusted.")
+    ] = None,
     of_server: dict[str, Any],
 ) -> None:
     """Run a server that tests texts for the marks of a registry's keys, and generates none.
@@ -52,4 +58,5 @@ def serve_detection(
         reader = detection_tokenizer(tokenizer, tell)
         size = 1 + max(reader.get_vocab().values())
         reading = Reading(reader, watermark_from(keys[-1].watermark, 1), settings, size)
-        server_for(Desk(reading, found.directory), lambda where: tell(f"listening at {where}")).run()
+        desk = Desk(reading, found.directory, "" if c2pa_trust is None else certificates(read_text(Path(c2pa_trust))))
+        server_for(desk, lambda where: tell(f"listening at {where}")).run()

@@ -20,14 +20,14 @@ WORKERS = 16  # threads that wait for registries and disks
 
 
 class Desk:
-    """Looks up who asks, and tests texts. reading: how. directory: of tenants."""
+    """Looks up who asks, and tests texts. reading: how. directory: of tenants. trust: PEM, issuers of manifests."""
 
     broken = "keys cannot be read"  # what `check` found
 
-    def __init__(self, reading: Reading, directory: KeyDirectory) -> None:
+    def __init__(self, reading: Reading, directory: KeyDirectory, trust: str = "") -> None:
         self.reading, self.settings, self.directory, self.lines = reading, reading.settings, directory, LogLines(LOG)
         self.signer = self.settings.signer()
-        self.detection = Detection(reading, directory, self.signer.certificate if self.signer else "")
+        self.detection = Detection(reading, directory, self.signer.certificate if self.signer else trust)
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="caw-request")
 
     @contextlib.asynccontextmanager
