@@ -7,7 +7,7 @@ sets variables. For instance
     caw="caw serve --model M.gguf --quantization file --threads 1 --port {port} --batch-size {slots} --name model"
     llama.cpp="L/bin/python benchmarks/wheel_servers.py llama.cpp M.gguf {port} {slots} 1"
 All servers stand beside each other; one is asked, the others idle. Each must first stream greedy text of the asked
-length from every slot. In a round each takes its turn with as many streams as slots, on prompts of about 200 tokens
+length from every slot. In a round each takes its turn with as many streams as slots, on prompts of about 130 tokens
 that it never saw. Counted are new tokens over wall time and over the processor time of the server's processes, which a
 busy machine disturbs less, and the median time to the first piece of text. Rows have medians, least and greatest of
 the rounds, and ratios to the first server, round by round: above 1 is faster.
@@ -93,7 +93,7 @@ class Server:
 
 def prompts(slots: int, turn: int) -> list[str]:
     numbers = range(turn * slots, (turn + 1) * slots)
-    return [f"{n}. Write a long essay on this: {' '.join((WORDS * 2)[61 * n % len(WORDS) :][:110])}" for n in numbers]
+    return [f"{n}. Write a long essay on this: {' '.join((WORDS * 2)[61 * n % len(WORDS) :][:55])}" for n in numbers]
 
 
 def spread(values: Sequence[float]) -> list[float]:
