@@ -2,15 +2,14 @@
 
     python benchmarks/bench_servers.py NAME=COMMAND [NAME=COMMAND ...] [--slots 1 4 8] [--rounds 3] [--out FILE]
 
-COMMAND starts a server on 127.0.0.1:{port} that holds {slots} texts of 2,048 tokens, on one thread; `env` before it
-sets variables. For instance
+COMMAND starts a server on 127.0.0.1:{port} that holds {slots} texts, on one thread; `env` before it sets variables:
     caw="caw serve --model M.gguf --quantization file --threads 1 --port {port} --batch-size {slots} --name model"
     llama.cpp="L/bin/python benchmarks/wheel_servers.py llama.cpp M.gguf {port} {slots} 1"
-All servers stand beside each other; one is asked, the others idle. Each must first stream greedy text of the asked
-length from every slot. In a round each takes its turn with as many streams as slots, on prompts of about 130 tokens
-that it never saw. Counted are new tokens over wall time and over the processor time of the server's processes, which a
-busy machine disturbs less, and the median time to the first piece of text. Rows have medians, least and greatest of
-the rounds, and ratios to the first server, round by round: above 1 is faster.
+All stand beside each other; one is asked, the others idle. Each must first stream greedy text of the asked length from
+every slot. In a round each takes its turn with as many streams as slots, on unseen prompts of about 130 tokens. Counted
+are new tokens over wall time and over the processor time of the server's processes, which a busy machine disturbs less,
+and the median time to the first text: median, least and greatest of the rounds, and ratios to the first server, round
+by round, above 1 where faster.
 """
 
 import argparse
@@ -21,6 +20,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -35,13 +35,11 @@ WORDS = (Path(__file__).resolve().parents[1] / "docs/how-it-works.md").read_text
 
 
 class Server:
-    """A server's process group, and where it listens."""
-
     def __init__(self, name: str, command: str, slots: int) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         self.name, self.url = name, f"http://127.0.0.1:{port}"
-        words = shlex.split(command.replace("{port}", str(port)).replace("{slots}", str(slots)))
+        words = shlex.split(command.format(port=port, slots=slots))
         self.process = subprocess.Popen(words, stdout=subprocess.DEVNULL, start_new_session=True)
 
     def wait(self, seconds: float = 300) -> None:
@@ -86,18 +84,14 @@ class Server:
         processor, begin = self.processor_seconds(), time.perf_counter()
         with ThreadPoolExecutor(len(prompts)) as pool:
             streams = list(pool.map(lambda prompt: self.stream(prompt, tokens), prompts))
-        wall, count = time.perf_counter() - begin, sum(count for _, count in streams)
-        first = median(seconds for seconds, _ in streams)
-        return {"rate": count / wall, "own": count / (self.processor_seconds() - processor), "first": first}
+        wall, used = time.perf_counter() - begin, max(self.processor_seconds() - processor, 0.01)  # a tick
+        firsts, counts = zip(*streams, strict=True)
+        return {"rate": sum(counts) / wall, "own": sum(counts) / used, "first": median(firsts)}
 
 
 def prompts(slots: int, turn: int) -> list[str]:
     numbers = range(turn * slots, (turn + 1) * slots)
     return [f"{n}. Write a long essay on this: {' '.join((WORDS * 2)[61 * n % len(WORDS) :][:55])}" for n in numbers]
-
-
-def spread(values: Sequence[float]) -> list[float]:
-    return [float(f"{f(values):.4g}") for f in (median, min, max)]
 
 
 def measure(asked: argparse.Namespace, slots: int) -> list[dict[str, Any]]:
@@ -107,18 +101,17 @@ def measure(asked: argparse.Namespace, slots: int) -> list[dict[str, Any]]:
             servers.append(Server(*side.split("=", 1), slots))
             stack.callback(servers[-1].stop)
             servers[-1].wait()  # before the next starts: vLLM looks at the memory that is free
-        turns = [
-            [server.take_turn(prompts(slots, turn), asked.tokens) for server in servers]
-            for turn in range(asked.rounds + 1)  # the first is the check, and does not count
-        ][1:]
+        turns = []
+        for turn in range(asked.rounds + 1):
+            turns.append([server.take_turn(prompts(slots, turn), asked.tokens) for server in servers])
     rows = []
     for number, server in enumerate(servers):
         row: dict[str, Any] = {"slots": slots, "server": server.name}
         for key, power in (("rate", 1), ("own", 1), ("first", -1)):
-            row[key] = spread([turn[number][key] for turn in turns])
-            row[f"{key}_ratio"] = spread([(turn[number][key] / turn[0][key]) ** power for turn in turns])
-        shown = (f"{row[key][0]:.3g} | {row[key + '_ratio']}" for key in ("rate", "own", "first"))
-        print(f"| {slots} | {server.name} | {' | '.join(shown)} |", flush=True)
+            ratios = [(turn[number][key] / turn[0][key]) ** power for turn in turns[1:]]  # the first was the check
+            for name, values in ((key, [turn[number][key] for turn in turns[1:]]), (f"{key}_ratio", ratios)):
+                row[name] = [float(f"{statistic(values):.4g}") for statistic in (median, min, max)]
+        print(*row.values(), sep=" | ", flush=True)
         rows.append(row)
     return rows
 
@@ -131,12 +124,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path)
     asked, load = parser.parse_args(), os.getloadavg()[0]
-    print("| slots | server | tokens/s | ratio | per processor second | ratio | first token, s | ratio |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # and the servers with it
+    print("slots | server | tokens/s | ratio | per processor second | ratio | first token, s | ratio")
     rows = [row for slots in asked.slots for row in measure(asked, slots)]
     if asked.out:
-        report = {"arguments": vars(asked), **about(), "load": load, "rows": rows}
-        asked.out.write_text(json.dumps(report, default=str) + "\n")
+        found = {"arguments": vars(asked), **about(), "load": load, "rows": rows}
+        asked.out.write_text(json.dumps(found, default=str) + "\n")
 
 
 if __name__ == "__main__":

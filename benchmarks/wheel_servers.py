@@ -2,8 +2,8 @@
 
     L/bin/python benchmarks/wheel_servers.py llama.cpp|mistral.rs MODEL.gguf PORT SLOTS THREADS
 
-L is an environment with xllamacpp or mistralrs. llama.cpp's is its own server; of mistral.rs the wheel has the engine
-alone, so streams of chat requests pass through Python's HTTP server. Imports nothing of caw.
+L has xllamacpp or mistralrs. llama.cpp's is its own server; mistral.rs' wheel has the engine alone, so streams of chat
+requests pass through Python's HTTP server.
 """
 
 import importlib
