@@ -23,7 +23,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -80,7 +79,7 @@ class Server:
             raise SystemExit(f"{self.name} streamed {count} tokens, expected {tokens} with text: ask it by hand")
         return first, count
 
-    def take_turn(self, prompts: Sequence[str], tokens: int) -> dict[str, float]:
+    def take_turn(self, prompts: list[str], tokens: int) -> dict[str, float]:
         processor, begin = self.processor_seconds(), time.perf_counter()
         with ThreadPoolExecutor(len(prompts)) as pool:
             streams = list(pool.map(lambda prompt: self.stream(prompt, tokens), prompts))
@@ -98,7 +97,8 @@ def measure(asked: argparse.Namespace, slots: int) -> list[dict[str, Any]]:
     servers: list[Server] = []
     with contextlib.ExitStack() as stack:
         for side in asked.servers:
-            servers.append(Server(*side.split("=", 1), slots))
+            name, command = side.split("=", 1)
+            servers.append(Server(name, command, slots))
             stack.callback(servers[-1].stop)
             servers[-1].wait()  # before the next starts: vLLM looks at the memory that is free
         turns = []
@@ -109,8 +109,8 @@ def measure(asked: argparse.Namespace, slots: int) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"slots": slots, "server": server.name}
         for key, power in (("rate", 1), ("own", 1), ("first", -1)):
             ratios = [(turn[number][key] / turn[0][key]) ** power for turn in turns[1:]]  # the first was the check
-            for name, values in ((key, [turn[number][key] for turn in turns[1:]]), (f"{key}_ratio", ratios)):
-                row[name] = [float(f"{statistic(values):.4g}") for statistic in (median, min, max)]
+            for column, values in ((key, [turn[number][key] for turn in turns[1:]]), (f"{key}_ratio", ratios)):
+                row[column] = [float(f"{statistic(values):.4g}") for statistic in (median, min, max)]
         print(*row.values(), sep=" | ", flush=True)
         rows.append(row)
     return rows
