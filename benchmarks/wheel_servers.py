@@ -3,7 +3,7 @@
     L/bin/python benchmarks/wheel_servers.py llama.cpp|mistral.rs MODEL.gguf PORT SLOTS THREADS
 
 L has xllamacpp or mistralrs. llama.cpp's is its own server; mistral.rs' wheel has the engine alone, so streams of chat
-requests pass through Python's HTTP server. Its 0.9.5 ends where it reads two prompts of one length together (CPU).
+requests pass through Python's HTTP server. Its 0.9.5 failed on a batch of two prompts (CPU).
 """
 
 import importlib
