@@ -133,3 +133,37 @@ def test_figures_of_results_are_drawn_again(monkeypatch: pytest.MonkeyPatch, tmp
     for name in figures.FIGURES:
         shutil.copy(results / f"{name}.json", tmp_path)
     assert [path.stem for path in figures.draw(tmp_path)] == list(figures.FIGURES)
+
+
+ENGINE = """
+import time
+from types import SimpleNamespace as Some
+Which, ChatCompletionRequest = Some(GGUF=Some), Some
+class Runner:
+    def __init__(self, source, max_seqs):
+        self.name = source.quantized_filename
+    def send_chat_completion_request(self, asked):
+        count = asked.max_tokens // (1 + (self.name == "short"))
+        for number in range(count):
+            time.sleep(0.1 * (self.name == "slow"))
+            usage = Some(completion_tokens=count) if number == count - 1 else None
+            yield Some(usage=usage, choices=[Some(delta=Some(content="a"))])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("other", ["slow", "short"])
+def test_servers_side_by_side(other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slower server's ratios are below 1; one that ends early is refused. The engine stands in for mistral.rs."""
+    (tmp_path / "mistralrs.py").write_text(ENGINE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    wheel, out = f"{sys.executable} {FOLDER / 'wheel_servers.py'} mistral.rs", tmp_path / "out.json"
+    sides = [f"{name}={wheel} {name} {{port}} {{slots}} 1" for name in ("quick", other)]
+    command = [sys.executable, str(FOLDER / "bench_servers.py"), *sides, "--slots", "2", "--tokens", "8"]
+    done = subprocess.run([*command, "--rounds", "1", "--out", str(out)], capture_output=True, text=True, timeout=200)
+    if other == "short":
+        assert done.returncode == 1 and "short streamed (4, 4) tokens, expected 8" in done.stderr
+        return
+    quick, slow = json.loads(out.read_text())["rows"]
+    assert quick["slots"] == 2 and quick["first_ratio"] == [1, 1, 1], done.stderr[-2000:]
+    assert max(slow["rate_ratio"] + slow["first_ratio"]) < 0.7
