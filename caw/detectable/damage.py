@@ -40,6 +40,7 @@ FAULTS = {  # name -> what is found; of words, which
     ),
 }
 NUMBERED = re.compile(r"^[ \t]*(?:[-*#>]+[ \t]*)?(?:Step[ \t]+)?(\d{1,3})[.):](?=[\s.*])", re.MULTILINE)
+OTHER = re.compile(r"[^\W\d_\u0000-\u02af]")  # a letter of a script that is not Latin
 STOPS = ".,;:!?)]}”"  # a word does not begin right behind these
 
 
@@ -70,6 +71,8 @@ def damaged(old: str, new: str) -> str:
     for name, fault in FAULTS.items():
         if _found(fault, new) - _found(fault, old):
             return name
+    if OTHER.search(new) and not OTHER.search(old):
+        return "letters of another script"
     if _pipes(old) != _pipes(new):
         return "a table row with more or fewer cells"
     return ""

@@ -50,6 +50,8 @@ pytestmark = pytest.mark.every_case
         ("5 pairs of shorts", "5 pairs of_shorts", "words joined"),
         ("is $35 now", "is \\$35 now", "a sign behind a backslash"),
         ("ein Haus", "ein H\ufffdus", "half a character"),
+        ("loss of life and property", "loss of life\u548c property", "letters of another script"),
+        ("left in her budget", "left in \u5979 budget", "letters of another script"),
         ("He left. The man", "He left. the man", "begins small"),
         ("1. apples\n2. pears", "1. apples\n2. plums", ""),
         ("fruit, e.g. pears", "fruits, e.g. pears", ""),
