@@ -27,7 +27,7 @@ class Desk:
     def __init__(self, reading: Reading, directory: KeyDirectory, trust: str = "") -> None:
         self.reading, self.settings, self.directory, self.lines = reading, reading.settings, directory, LogLines(LOG)
         self.signer = self.settings.signer()
-        self.detection = Detection(reading, directory, self.signer.certificate if self.signer else trust)
+        self.detection = Detection(reading, directory, self.lines, self.signer.certificate if self.signer else trust)
         self.workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="caw-request")
 
     @contextlib.asynccontextmanager

@@ -6,7 +6,6 @@ gets one of three verdicts, only for texts of sufficient length, and at a limite
 
 import asyncio
 import ipaddress
-import logging
 import threading
 import time
 from collections import OrderedDict
@@ -92,12 +91,12 @@ class Detection:
     """Tests texts one by one in its own thread.
 
     Args:
-        reading: provides watermark and tokenizer. directory: provides keys. trust: PEM, issuers of manifests.
+        reading: provides watermark and tokenizer. directory: provides keys. lines: of the server's log. trust: PEM,
+            issuers of manifests.
     """
 
-    def __init__(self, reading: Reading, directory: KeyDirectory, trust: str = "") -> None:
-        self.reading, self.directory, self.trust = reading, directory, trust
-        self.lines = LogLines(logging.getLogger("caw.serve"))
+    def __init__(self, reading: Reading, directory: KeyDirectory, lines: LogLines, trust: str = "") -> None:
+        self.reading, self.directory, self.lines, self.trust = reading, directory, lines, trust
         self.rates, self.all = Rates(PUBLIC_RATE, PUBLIC_BURST), Rates(10 * PUBLIC_RATE, 10 * PUBLIC_BURST)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="caw-detect")
         self._waiting = 0
