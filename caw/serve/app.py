@@ -25,8 +25,7 @@ from caw.serve.errors import BAD, UNKNOWN, ApiError, encoded
 from caw.serve.metrics import Metrics
 from caw.serve.page import add_page
 from caw.serve.requests import ChatRequest, CompletionRequest, StreamOptions
-from caw.serve.service import MANIFESTS as KEPT
-from caw.serve.service import Service
+from caw.serve.service import MOST_MANIFESTS, Service
 from caw.serve.settings import LOOPBACK
 from caw.serve.shapes import Chat, Completions, Shape
 from caw.serve.strict import SENTENCE
@@ -145,8 +144,8 @@ def _add_texts(app: FastAPI, service: Service, metrics: Metrics) -> None:
     @app.get(f"{MANIFESTS}/{{receipt}}")
     async def manifest(receipt: str) -> Response:  # of anybody's text: it does not hold the text, and its id is random
         if (found := service.manifests.get(receipt)) is None:
-            why = f"no manifest of this receipt is here, which has those of its last {KEPT} texts; use the answer's"
-            raise ApiError(UNKNOWN, why)
+            why = f"no manifest of this receipt is here, which has those of its last {MOST_MANIFESTS} texts"
+            raise ApiError(UNKNOWN, f"{why}; use the answer's")
         return Response(found, media_type=KIND)
 
     @app.get("/v1/models", dependencies=[Depends(_client)])

@@ -202,8 +202,7 @@ class Order:
     async def _added(self, text: TextOrder, finish: str) -> tuple[bytes, str]:
         """Return the manifest of a text and what is put behind the text; nothing where calls are sent."""
         calls = self.calls
-        called = calls is not None and (calls.forced or bool(calls.read(text.unfolding.sent, finish)[1]))
-        if self.added is None or called:
+        if self.added is None or (calls is not None and (calls.forced or calls.read(text.unfolding.sent, finish)[1])):
             return b"", ""
         try:
             added: tuple[bytes, str] = await self.threaded(self.added, text)

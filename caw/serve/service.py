@@ -43,7 +43,7 @@ from caw.settings import DRAWING, Sampling
 
 LAST = 60.0  # seconds for a step under way, and for the last receipts
 DEFAULT_MAX_TOKENS = 16  # of completions; OpenAI's
-MANIFESTS = 1000  # of the last texts, some 4 MB
+MOST_MANIFESTS = 1000  # of the last texts, some 4 MB
 
 
 class Service(Desk):
@@ -122,7 +122,7 @@ class Service(Desk):
             prefix + uuid.uuid4().hex, int(time.time()), self.settings.name, bool(asked.stream), asked.alternatives,
             marking, sum(len(ids) + len(begun) for ids in prompts), self.engine, self.threaded, asyncio.Queue(),
             self.open, self.beginnings, asked.calls or offer, self.lines,
-            self.sketch, partial(self._added, asked),
+            self.sketch, partial(self._added, asked) if self.signer or self.settings.aigc_producer else None,
         )  # fmt: skip
         mark = self.planned.marks.under(row.key, row)
         requests = requests_for(jobs_of, [most] * len(jobs_of), [row] * len(jobs_of), mark)
@@ -326,7 +326,7 @@ class Service(Desk):
         sent = text.unfolding.sent + label
         manifest, wrapper = self.signer.sign(sent, says, inside=bool(asked.embed_manifest))
         self.manifests[text.begun.id] = manifest
-        if len(self.manifests) > MANIFESTS:
+        if len(self.manifests) > MOST_MANIFESTS:
             self.manifests.popitem(last=False)
         return manifest, label + wrapper
 
