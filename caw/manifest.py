@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import caw
+from caw.io.inputs import read_text
 from caw.io.show import shown, visible
 from caw.io.unicode import normalized
 from caw.requirements import PACKAGES, missing, there
@@ -169,8 +170,11 @@ def _algorithm(key: str) -> Any:
     )
 
 
-def certificates(pem: str) -> str:
-    """Return a PEM of certificates. ValueError for another file; without the packages it is not asked."""
+def trusted(path: str | None) -> str:
+    """Return the PEM of a file of certificates, "" for no file. ValueError for another; unasked without packages."""
+    if path is None:
+        return ""
+    pem = read_text(path)
     if not lacking():
         from cryptography.x509 import load_pem_x509_certificates
 

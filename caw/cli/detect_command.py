@@ -27,7 +27,7 @@ from caw.io.files import check_paths
 from caw.io.inputs import name_of, open_input, read_bounded, read_text
 from caw.io.jsonl import Row, read_rows, text_field
 from caw.io.progress import Bar
-from caw.manifest import bare, certificates, read
+from caw.manifest import bare, read, trusted
 from caw.models import DEMO_MODEL
 from caw.requirements import require
 from caw.watermarks.names import WATERMARKS
@@ -387,7 +387,7 @@ def with_records(items: Sequence[Item], test: Test, *, as_json: bool, single: bo
     if test.manifest is not None and not single:
         raise ValueError("--manifest is of one text, got several; give them one by one")
     beside = None if test.manifest is None else read_bounded(test.manifest)
-    trust = "" if test.c2pa_trust is None else certificates(read_text(test.c2pa_trust))
+    trust = trusted(test.c2pa_trust)
     texts = []
     for item in items:
         record = None

@@ -1,6 +1,5 @@
 """`caw serve-detection`: a server that only tests texts, for a host with marking keys and no right to sign receipts."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,8 +8,7 @@ from caw.cli.command import command, options_of
 from caw.cli.errors import user_errors
 from caw.cli.registry_options import RegistryUrl, opened
 from caw.cli.serve_command import tell
-from caw.io.inputs import read_text
-from caw.manifest import certificates
+from caw.manifest import trusted
 from caw.requirements import require
 from caw.serve.settings import ServerSettings
 
@@ -58,5 +56,5 @@ def serve_detection(
         reader = detection_tokenizer(tokenizer, tell)
         size = 1 + max(reader.get_vocab().values())
         reading = Reading(reader, watermark_from(keys[-1].watermark, 1), settings, size)
-        desk = Desk(reading, found.directory, "" if c2pa_trust is None else certificates(read_text(Path(c2pa_trust))))
+        desk = Desk(reading, found.directory, trusted(c2pa_trust))
         server_for(desk, lambda where: tell(f"listening at {where}")).run()
