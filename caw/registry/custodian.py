@@ -27,6 +27,15 @@ LABEL = re.compile(rf"(?:{'|'.join(KINDS)})/[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}")
 CALL = f"{VARIABLE} must name a command that prints {BYTES} bytes in base64"
 
 
+def decoded(text: bytes) -> bytes | None:
+    """Return the key that a text in base64, of either alphabet, stands for; None for anything else."""
+    try:
+        key = base64.b64decode(text, altchars=b"-_", validate=True)
+    except ValueError:
+        return None
+    return key if len(key) == BYTES else None
+
+
 @dataclass
 class Custodian:
     """Asks for each key once, one at a time; keys stay in memory. command: with its arguments. day: today's, in UTC."""
@@ -86,10 +95,6 @@ class Custodian:
                     asked.wait()
         if asked.returncode:
             raise OSError(f"{CALL}, got status {asked.returncode} for {label}; call it by hand, or ask the custodian")
-        try:
-            key = base64.b64decode(printed.strip().translate(bytes.maketrans(b"-_", b"+/")), validate=True)
-        except ValueError:
-            key = b""
-        if len(key) != BYTES:
+        if (key := decoded(printed.strip())) is None:
             raise OSError(f"{CALL}, got {len(printed)} other bytes for {label}; call it by hand")
         return key

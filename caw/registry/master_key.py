@@ -6,7 +6,6 @@ custodian derives the keys (`caw.registry.custodian`); it encrypts, and master k
 """
 
 import base64
-import binascii
 import hashlib
 import hmac
 import os
@@ -20,7 +19,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from caw.registry import custodian
-from caw.registry.custodian import BYTES, LABEL, Custodian
+from caw.registry.custodian import BYTES, LABEL, Custodian, decoded
 
 VARIABLE, FILE_VARIABLE = "CAW_MASTER_KEY", "CAW_MASTER_KEY_FILE"
 NONCE = 12
@@ -132,11 +131,7 @@ def _id(key: bytes) -> str:
 
 
 def _decoded(text: str, where: str) -> bytes:
-    try:
-        key = base64.b64decode(text.encode(), altchars=b"-_", validate=True)
-    except (binascii.Error, UnicodeEncodeError):
-        key = b""
-    if len(key) != BYTES:
+    if (key := decoded(text.encode(errors="replace"))) is None:
         raise ValueError(f"{where} must hold {BYTES} bytes in base64, got something else; {HOW}")
     return key
 
