@@ -38,12 +38,12 @@ class MarkedAnswers:
         async def replay() -> Any:
             return messages.pop(0) if messages else await receive()
 
-        async def said(message: Any) -> None:
+        async def send_named(message: Any) -> None:
             if message["type"] == "http.response.start" and message["status"] == 200 and profile is not None:
                 message = {**message, "headers": [*message.get("headers", []), (HEADER, profile)]}
             await send(message)
 
-        await self._app(scope, replay, said)
+        await self._app(scope, replay, send_named)
 
     def _profile(self, body: bytes) -> bytes | None:
         """The profile that a request chooses; None for what vLLM refuses."""

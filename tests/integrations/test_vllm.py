@@ -1,50 +1,28 @@
 """Inside vLLM, whose runners are played here: the tokens of `caw.generate`, or an error, never an unmarked text."""
 
-import asyncio
 import json
 import sys
 from enum import Enum, auto
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from decoding.architectures import EOS, VOCAB, prompt, spread_evaluator, tokenizer
+from integrations.profile_file import FILE, KEY, PROFILES
 from tiny import tiny_tokenizer
 
 import caw
-from caw.integrations import engine_texts, profiles, vllm
+from caw.integrations import engine_texts, vllm
 from caw.integrations.profiles import load
-from caw.integrations.vllm_answers import MarkedAnswers
 from caw.policies.names import make_policy
-from caw.watermarks.keys import parse_key
 
-KEY = "a house secret"
+pytestmark = pytest.mark.usefixtures("installed")
+
 PROMPTS = [prompt(9), prompt(3, 2), prompt(5, 1), prompt(9)]
 LENGTHS = [14, 6, 11, 9]
 DRAWN = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.01, "seed": 7}
-PROFILES: dict[str, Any] = {
-    "kgw": {"key": "house", "watermark": {"name": "kgw", "delta": 3.0}},
-    "exp": {"key": "other", "watermark": {"name": "exp", "top_k": 20}},
-    "target": {"key": "house", "watermark": {"name": "unigram"}, "policy": {"name": "fixed", "target": 0.01}},
-}
-FILE: dict[str, Any] = {
-    "keys": {"house": {"env": "HOUSE"}, "other": 11}, "profiles": PROFILES, "default": "kgw", "opt_out": True,
-}  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A vLLM of the version that was tried, and a file of profiles; the file's path."""
-    fake = ModuleType("vllm")
-    fake.__version__ = "0.32.0"  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "vllm", fake)
-    path = tmp_path / "marks.json"
-    path.write_text(json.dumps(FILE))
-    monkeypatch.setenv("CAW_VLLM_CONFIG", str(path))
-    monkeypatch.setenv("HOUSE", KEY)
-    return path
 
 
 def parameters(**own: Any) -> SimpleNamespace:
@@ -438,44 +416,6 @@ def test_v1_a_universal_evaluator_reads_the_engines_tokenizer(installed: Path, m
     assert asked == [("owner/name", "a1b2c3")]
 
 
-def test_keys_are_read_and_never_shown(installed: Path, tmp_path: Path) -> None:
-    (tmp_path / "key").write_text("12345\n")
-    said = {**FILE, "keys": {"house": {"file": str(tmp_path / "key")}, "other": "text"}}
-    installed.write_text(json.dumps(said))
-    read = load(installed)
-    assert read.profiles["kgw"].watermark == caw.KGW(12345, delta=3.0)
-    assert read.profiles["exp"].watermark == caw.EXP("text", top_k=20)
-    assert "12345" not in repr(read) and "text" not in repr(read)
-    assert str(read).startswith(f"caw marks by kgw (kgw, key {caw.KGW(12345).key_id}), exp (exp, key ")
-    assert str(read).endswith("; without caw_profile: kgw; a request may choose 'off' and is not marked")
-
-
-def test_answers_name_their_profile_and_errors_do_not() -> None:
-    """An application that answers with the body it was sent, in two pieces."""
-
-    def answer(body: bytes, path: str = "/v1/completions", status: int = 200) -> tuple[list[Any], bytes]:
-        pieces = [{"body": body[:9], "more_body": True}, {"body": body[9:]}]
-        sent: list[Any] = []
-
-        async def echo(scope: Any, receive: Any, send: Any) -> None:
-            await send({"type": "http.response.start", "status": status})
-            await send({"type": "http.response.body", "body": (await receive())["body"] + (await receive())["body"]})
-
-        async def receive() -> Any:
-            return pieces.pop(0)
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        asyncio.run(MarkedAnswers(echo)({"type": "http", "method": "POST", "path": path}, receive, send))
-        return sent[0].get("headers", []), sent[1]["body"]
-
-    off = b'{"vllm_xargs": {"caw_profile": "off"}}'
-    for body, name in ((b'{"prompt": "a"}', b"kgw"), (off, b"off"), (b"[1, 2, 3, 4, 5]", None), (b"[" * 99999, None)):
-        assert answer(body) == ([(b"caw-profile", name)] if name else [], body)
-    assert answer(off, status=400)[0] == answer(off, "/tokenize")[0] == []
-
-
 def test_the_file_of_the_page(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
     installed.write_text(page.split("```json\n")[1].split("```")[0])
@@ -486,28 +426,3 @@ def test_the_file_of_the_page(installed: Path, monkeypatch: pytest.MonkeyPatch) 
     assert load(installed).profiles["recommended"].watermark == caw.Recommended(KEY)
     with pytest.raises(ValueError, match="must be one of recommended, until-detectable, got 'off'"):
         processor.validate_params(parameters(profile="off"))
-
-
-def test_keys_of_a_registry(installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("sqlalchemy")
-    from caw.registry import open_registry
-
-    monkeypatch.setenv("CAW_MASTER_KEY", "0" * 43 + "=")
-    url = f"sqlite:///{tmp_path / 'keys.db'}"
-    registry = open_registry(url, create=True)
-    registry.marking.create("acme", key=77, watermark=caw.Unigram(key=1, gamma=0.5))
-    registry.close()
-    said = {"keys": {"acme": {"registry": url, "tenant": "acme"}}, "profiles": {"acme": {"key": "acme"}}}
-    installed.write_text(json.dumps({**said, "default": "acme"}))
-    assert load(installed).profiles["acme"].watermark == caw.Unigram(77, gamma=0.5)
-    other = {"acme": {"key": "acme", "watermark": {"name": "kgw"}}}
-    installed.with_name("b.json").write_text(json.dumps({**said, "profiles": other, "default": "acme"}))
-    with pytest.raises(ValueError, match="watermark must be the one of the registry's key"):
-        load(installed.with_name("b.json"))
-
-
-@pytest.mark.parametrize("text", ["42", "007", "٤٢", "a secret"])
-def test_a_key_is_the_one_that_the_command_line_reads(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other digits than 0 to 9 are text, or texts would be marked under a key that `caw detect` does not try."""
-    monkeypatch.setenv("HOUSE_KEY", text)
-    assert caw.KGW(profiles._secret({"env": "HOUSE_KEY"})).key == caw.KGW(parse_key(text)).key
