@@ -106,7 +106,6 @@ class Lines:
     )  # fmt: skip
     output: Path | None = flag(None, "Output JSONL file [stdout].", None, "--output", "-o")
     resume: bool = flag(False, "Continue an interrupted --output.")
-    remake: bool = flag(False, "With --resume: regenerate texts whose prompts have changed.")
     field: str = flag("prompt", "Field of --input that holds the prompt.")
     with_prompt: bool = flag(False, "Include the prompt in each output line.")
 
@@ -141,9 +140,9 @@ def generate(
     the input's, or the line number.
 
     After an interruption, --resume with the same command generates the missing texts; in float32 the file is the same
-    as without the interruption. Lines are matched to prompts by digest, so prompts may be added, moved or removed. A
-    line whose prompt changed under the same id is an error, or dropped with --remake. Lines made with other settings
-    (model, dtype, key, or any option that changes the text) are an error.
+    as without the interruption. Prompts may be added, and those with an id moved or removed. A line whose prompt
+    changed under the same id is an error, as are lines made with other settings (model, dtype, key, or any option that
+    changes the text).
 
     With --detectable-at each text is tested before it is written, and generated again with a stronger mark until it is
     detected. Its line has a receipt, which `caw detect --receipt` verifies.
@@ -200,7 +199,7 @@ def generate(
         run = replace(run, numbers=numbers)
         entries, bad = read_prompts(lines.prompt, lines.input, lines.field, chat=settings.chat)
         digest = partial(loaded.digest, settings.chat)
-        with open_output(lines.output, run, entries, digest, resume=lines.resume, remake=lines.remake) as out:
+        with open_output(lines.output, run, entries, digest, resume=lines.resume) as out:
             if out.written and not out.todo:
                 complain(f"nothing to do: all {out.written} texts are written")
             elif not out.todo and not bad:

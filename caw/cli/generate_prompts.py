@@ -206,11 +206,8 @@ def open_output(
     digest: Callable[[], Callable[[Any], str]],
     *,
     resume: bool = False,
-    remake: bool = False,
 ) -> Iterator[Output]:
-    """Open the output; sort it when complete. digest, remake: see `settle`. ValueError for other settings, prompts."""
-    if remake and not resume:
-        raise ValueError("--remake requires --resume; add it")
+    """Open the output; sort it when complete. digest: see `settle`. ValueError for other settings or prompts."""
     if path is None:
         if resume:
             raise ValueError("--resume requires --output; give the file to continue")
@@ -218,7 +215,7 @@ def open_output(
         return
     checked, number = LineCheck(path, run.label), itertools.count(1)
     with JsonlWriter(path, resume=resume, keep=lambda line: checked(next(number), line)) as writer:
-        todo = settle(writer, entries, digest, remake=remake)
+        todo = settle(writer, entries, digest)
         yield Output(writer.write, todo, len(writer.existing), checked)
         if unordered := writer.close_in_order([entry.id for entry in entries]):
             complain(unordered)

@@ -1,8 +1,8 @@
-"""`caw generate --resume`: match lines to prompts by digest, whatever their ids, which may be line numbers."""
+"""`caw generate --resume`: which prompts have a text, by id, and that the lines answer these prompts, by digest."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -74,65 +74,30 @@ def _flat(value: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
             yield f"{before}{name}", inner
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """lines: id of the prompt that each line answers, None = no prompt of the input, by the line's own id.
-
-    todo: prompts without a line. moved: lines that get another id. strays: lines whose id is not in the input. wrong:
-    lines that answer none of the prompts but have the id of one.
-    """
-
-    lines: dict[RowId | None, RowId | None]
-    todo: list[PromptEntry]
-    moved: list[tuple[Line, RowId]]
-    strays: list[Line]
-    wrong: list[Line]
-
-
-def pair(entries: Sequence[PromptEntry], digests: Sequence[str], lines: Sequence[Line]) -> Pairs:
-    """Match lines to prompts: first by unchanged id, then by digest, in the order of both."""
-    by_id = {entry.id: digest for entry, digest in zip(entries, digests, strict=True)}
-    same = {line.id for line in lines if line.id in by_id and by_id[line.id] == line.digest}
-    waiting: dict[str, deque[PromptEntry]] = defaultdict(deque)
-    for entry, digest in zip(entries, digests, strict=True):
-        if entry.id not in same and digest:
-            waiting[digest].append(entry)
-    moved, strays, wrong = list[tuple[Line, RowId]](), list[Line](), list[Line]()
-    for line in lines:
-        if line.id in same:
-            continue
-        if waiting[line.digest]:
-            moved.append((line, waiting[line.digest].popleft().id))
-        else:
-            (wrong if line.id in by_id else strays).append(line)
-    answered = same | {name for _, name in moved}
-    taken = {line.id: name for line, name in moved} | {line.id: None for line in wrong}
-    return Pairs(taken, [entry for entry in entries if entry.id not in answered], moved, strays, wrong)
-
-
 def settle(
-    writer: JsonlWriter, entries: Sequence[PromptEntry], digest: Callable[[], Callable[[Any], str]], *, remake: bool
+    writer: JsonlWriter, entries: Sequence[PromptEntry], digest: Callable[[], Callable[[Any], str]]
 ) -> list[PromptEntry]:
-    """Return the prompts without a text. digest: makes a prompt's. remake: drop changed lines, else a ValueError."""
+    """Return the prompts without a text. digest: makes a prompt's. ValueError where an id's prompt has changed."""
     lines: list[Line] = writer.existing
     if not lines:
         return list(entries)
     with doing("comparing prompts"):
         digest_of = digest()
         entries, digests = _counted(entries, [digest_of(entry.prompt) for entry in entries])
-        found = pair(entries, digests, lines)
-    if found.wrong and not remake:
-        first, *rest = found.wrong
-        more = f" ({len(rest)} more such lines: ids {_ids(rest)})" if rest else ""
+    of_id: dict[RowId | None, str] = dict(zip([entry.id for entry in entries], digests, strict=True))
+    strays = [line for line in lines if line.id not in of_id]
+    wrong = [line for line in lines if of_id.get(line.id, line.digest) != line.digest]
+    if wrong:
+        more = f" ({len(wrong) - 1} more such lines)" if len(wrong) > 1 else ""
         raise ValueError(
-            f"{writer.path}, line {first.place} answers another prompt than the input's id {first.id!r}"
-            f"{more}; restore the prompts, use another --output, or add --remake to drop such lines and regenerate them"
+            f"{writer.path}, line {wrong[0].place} answers another prompt than the input's id {wrong[0].id!r}{more}; "
+            "restore the prompts, or use another --output"
         )
-    if found.lines:
-        change = found.lines
-        writer.rewrite(lambda line: _changed(line, change))
-    _tell(writer.path, found)
-    return found.todo
+    if strays:
+        ids = ", ".join(repr(line.id) for line in strays[:SHOWN]) + ", ..." * (len(strays) > SHOWN)
+        complain(f"{len(strays)} texts of {writer.path} answer prompts that are not in the input, and are kept: {ids}")
+    answered = {line.id for line in lines}
+    return [entry for entry in entries if entry.id not in answered]
 
 
 def numbered(digest: str, occurrence: int) -> str:
@@ -148,28 +113,3 @@ def _counted(entries: Sequence[PromptEntry], digests: Sequence[str]) -> tuple[li
         counted.append((replace(entry, occurrence=seen[digest]), numbered(digest, seen[digest])))
         seen[digest] += 1
     return [entry for entry, _ in counted], [digest for _, digest in counted]
-
-
-def _changed(line: dict[str, Any], change: Mapping[RowId | None, RowId | None]) -> dict[str, Any] | None:
-    if line.get("id") not in change:
-        return line
-    name = change[line.get("id")]
-    return None if name is None else {**line, "id": name}
-
-
-def _tell(path: Path, found: Pairs) -> None:
-    if found.moved:
-        shown = ", ".join(f"{line.id!r} to {name!r}" for line, name in found.moved[:SHOWN])
-        more = ", ..." if len(found.moved) > SHOWN else ""
-        complain(f"{len(found.moved)} texts of {path} get the new ids of their prompts: {shown}{more}")
-    if found.wrong:
-        complain(f"{len(found.wrong)} texts of {path} answer other prompts and were dropped: ids {_ids(found.wrong)}")
-    if found.strays:
-        complain(
-            f"{len(found.strays)} texts of {path} answer prompts that are not in the input, and are kept: ids "
-            f"{_ids(found.strays)}"
-        )
-
-
-def _ids(lines: Sequence[Line]) -> str:
-    return ", ".join(repr(line.id) for line in lines[:SHOWN]) + (", ..." if len(lines) > SHOWN else "")

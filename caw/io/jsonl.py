@@ -1,8 +1,7 @@
 """JSONL input and output: one object per line, bad lines reported by number, output that survives a kill.
 
-Lines end in "
-" alone, are counted from 1, and blank ones are skipped but counted. A row's id is its field "id"
-(text or integer) or else its line number.
+Lines end in LF alone, are counted from 1, and blank ones are skipped but counted. A row's id is its field "id" (text or
+integer) or else its line number.
 """
 
 import contextlib
@@ -23,7 +22,6 @@ from caw.io.warn import warn_caller
 
 RowId = str | int
 ARRAY = "expected one JSON object a line, found a JSON array; write one object a line, e.g. with jq -c '.[]'"
-HARD_LINKS = "the file has hard links, which a new file would not have"
 SHOWN = 5  # numbers of lines in a message
 LINE_START = b'{"id": '  # how every line of `caw generate` begins
 
@@ -176,7 +174,7 @@ class JsonlWriter:
                 self.existing = recover(self.path, line_start, made_by, keep, unique, torn)
             if torn:
                 warn_caller(f"{named_lines(self.path, torn)}; what they held is made again")
-                self.rewrite(_whole)
+                self._drop_torn()
         except BaseException:
             self._lines.let_go()
             raise
@@ -185,16 +183,12 @@ class JsonlWriter:
         """Append one line whole or not at all; in the latter case OSError is raised."""
         self._lines.append(encode(value))
 
-    def rewrite(self, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
-        """Put what `change` returns in the place of each line (None = nothing), in another file that takes the place of
-        this one at once. Lines that hold no object are left out. `existing` stays as it was.
-
-        Raises OSError where there is no room, and for a file with hard links, which a new one would not have.
-        """
+    def _drop_torn(self) -> None:
+        """Leave out the lines that hold no object, in another file that takes the place of this one at once."""
         with naming(self.path), open(self._lines.target, "rb") as file:
-            if os.fstat(file.fileno()).st_nlink > 1:
-                raise OSError(errno.EMLINK, HARD_LINKS)
-            replace_file(self._lines.target, _changed(file, change))
+            _check_links(file)
+            lines = (raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw for number, raw in enumerate(file, 1))
+            replace_file(self._lines.target, (line for line in lines if isinstance(_parse(0, line), Row)))
         self._lines.reopen()
 
     def close_in_order(self, names: Iterable[Hashable]) -> str:
@@ -224,8 +218,7 @@ class JsonlWriter:
                 found.append((places.get(line_id(json.loads(bare)), -1), end - len(bare), len(bare)))
             ordered = sorted(found, key=lambda each: each[0])
             if ordered != found:
-                if os.fstat(file.fileno()).st_nlink > 1:
-                    raise OSError(errno.EMLINK, HARD_LINKS)
+                _check_links(file)
                 replace_file(self._lines.target, (_part(file, start, size) for _, start, size in ordered))
 
     def close(self) -> None:
@@ -240,6 +233,11 @@ class JsonlWriter:
             with contextlib.suppress(OSError):
                 self._lines.target.unlink()
         self.close()
+
+
+def _check_links(file: BinaryIO) -> None:
+    if os.fstat(file.fileno()).st_nlink > 1:
+        raise OSError(errno.EMLINK, "the file has hard links, which a new file would not have")
 
 
 def _part(file: BinaryIO, start: int, size: int) -> bytes:
@@ -257,14 +255,6 @@ def _check_writable(path: Path, resume: bool) -> None:
             raise ValueError(f"output must be a regular file, {path} is a pipe or a device; name a file, or use stdout")
     if not resume:
         raise FileExistsError(f"output must be a new file, {path} exists; add --resume to continue it, or remove it")
-
-
-def _changed(file: BinaryIO, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> Iterator[bytes]:
-    for number, raw in enumerate(file, 1):
-        bare = raw.removeprefix(BYTE_ORDER_MARK) if number == 1 else raw
-        row = _parse(number, bare)
-        if isinstance(row, Row) and (value := change(row.value)) is not None:
-            yield bare if value is row.value else encode(value)
 
 
 def encode(value: dict[str, Any]) -> bytes:

@@ -51,70 +51,50 @@ def run(model: str, tmp_path: Path) -> Run:
     return Run(model, tmp_path, "--dtype", "float32", "--sample", "--seed", "3")
 
 
-CHANGES: dict[str, Sequence[Prompt]] = {
-    "in front": ["a new one", *TEXTS], "in between": [*TEXTS[:2], "a new one", *TEXTS[2:]], "reordered": TEXTS[::-1],
-    "behind": [*TEXTS, "a new one"], "twice": [TEXTS[0], *TEXTS],
-    "with ids now": [(f"id {i}", text) for i, text in enumerate(TEXTS)],
+NAMED: list[Prompt] = [(f"id{i}", text) for i, text in enumerate(TEXTS)]
+CHANGES: dict[str, tuple[Sequence[Prompt], Sequence[Prompt]]] = {
+    "behind": (TEXTS, [*TEXTS, "a new one", TEXTS[0]]), "in front": (NAMED, [("new", "a new one"), *NAMED]),
+    "reordered": (NAMED, NAMED[::-1]),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("more", [(), ("--with-prompt",)], ids=["plain", "with prompt"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_texts_go_with_their_prompts(run: Run, change: str, more: tuple[str, ...]) -> None:
+def test_prompts_may_be_added_and_moved_with_their_ids(run: Run, change: str, more: tuple[str, ...]) -> None:
     run.options += more
-    assert run(TEXTS).exit_code == 0
-    run.cut(3)
-    before = {line["text"] for line in read(run.out)}
-    result = run(CHANGES[change], "--resume")
-    assert result.exit_code == 0, result.output
-    moved = change != "behind"
-    assert ("get the new ids of their prompts:" in result.stderr) == moved, result.stderr
-    assert before <= {line["text"] for line in read(run.out)}
-    run.assert_as_anew(CHANGES[change])
-
-
-def test_prompts_under_given_ids_that_changed_places(run: Run) -> None:
-    assert run([("a", TEXTS[0]), ("b", TEXTS[1])]).exit_code == 0
-    swapped = [("a", TEXTS[1]), ("b", TEXTS[0]), ("c", TEXTS[2])]
-    result = run(swapped, "--resume")
-    assert result.exit_code == 0 and "2 texts of" in result.stderr and "'a' to 'b'" in result.stderr
-    run.assert_as_anew(swapped)
-
-
-@pytest.mark.parametrize("ids", [False, True])
-def test_a_prompt_that_changed_under_its_id(run: Run, ids: bool) -> None:
-    prompts: list[Prompt] = [(f"id{i}", text) for i, text in enumerate(TEXTS)] if ids else list(TEXTS)
-    changed = prompts[:1] + ([("id1", "another")] if ids else ["another"]) + prompts[2:]
+    prompts, changed = CHANGES[change]
     assert run(prompts).exit_code == 0
     run.cut(3)
-    before = run.out.read_bytes()
+    before = {line["text"] for line in read(run.out)}
     result = run(changed, "--resume")
-    assert_refused(result, f"line 2 answers another prompt than the input's id {'id1' if ids else 2!r}")
-    assert "--remake" in result.stderr and run.out.read_bytes() == before
-    result = run(changed, "--resume", "--remake")
-    assert result.exit_code == 0
-    assert f"1 texts of {run.out} answer other prompts and were dropped: ids {'id1' if ids else 2!r}" in result.stderr
+    assert result.exit_code == 0, result.output
+    assert before <= {line["text"] for line in read(run.out)}
     run.assert_as_anew(changed)
 
 
-def test_prompts_that_are_gone(run: Run) -> None:
-    assert run(TEXTS).exit_code == 0
-    left = [TEXTS[0], *TEXTS[2:]]
-    assert_refused(run(left, "--resume"), "line 2 answers another prompt")
-    result = run(left, "--resume", "--remake")
-    assert result.exit_code == 0 and "nothing to do:" in result.stderr
-    run.assert_as_anew(left)
-    run.out.unlink()
-    named = [(f"id{i}", text) for i, text in enumerate(TEXTS)]
-    assert run(named).exit_code == 0
+@pytest.mark.parametrize(("prompts", "changed", "line"), [
+    (TEXTS, [TEXTS[0], "another", *TEXTS[2:]], "line 2 answers another prompt than the input's id 2;"),
+    (NAMED, [NAMED[0], ("id1", "another"), *NAMED[2:]], "line 2 answers another prompt than the input's id 'id1';"),
+    (TEXTS, ["a new one", *TEXTS], "line 1 answers another prompt than the input's id 1 (2 more such lines);"),
+    (NAMED, [("new", TEXTS[0]), *NAMED], "line 1 answers another prompt than the input's id 'id0';"),  # the second
+    ([("a", TEXTS[1]), ("b", TEXTS[0])], [("a", TEXTS[0]), ("b", TEXTS[1])], "id 'a' (1 more such lines);"),
+])  # fmt: skip
+def test_another_prompt_under_an_id_is_refused(
+    run: Run, prompts: Sequence[Prompt], changed: Sequence[Prompt], line: str
+) -> None:
+    assert run(prompts).exit_code == 0
+    run.cut(3)
+    before = run.out.read_bytes()
+    assert_refused(run(changed, "--resume"), line)
+    assert run.out.read_bytes() == before
+
+
+def test_texts_of_prompts_that_are_gone_are_kept(run: Run) -> None:
+    assert run(NAMED).exit_code == 0
     whole = read(run.out)
-    result = run(named[2:], "--resume")
-    assert result.exit_code == 0 and "2 texts of" in result.stderr and "and are kept: ids 'id0', 'id1'" in result.stderr
+    result = run(NAMED[2:], "--resume")
+    assert result.exit_code == 0 and "2 texts of" in result.stderr and "and are kept: 'id0', 'id1'" in result.stderr
     assert read(run.out) == whole
-
-
-def test_remake_is_for_resume(run: Run) -> None:
-    assert_refused(run(TEXTS, "--remake"), "--remake requires --resume")
 
 
 def test_lines_without_a_digest_are_refused(run: Run) -> None:
