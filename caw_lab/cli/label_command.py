@@ -44,10 +44,6 @@ def label(
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted --output.")] = False,
     dataset: Annotated[str, opt.panel(DOCUMENTS, "Dataset: a folder inside --data-dir.")] = "gsm8k",
     split: Annotated[str, opt.panel(DOCUMENTS, "Split: a file inside that folder.")] = "train",
-    documents: Annotated[
-        str | None,
-        opt.panel(DOCUMENTS, "Documents to label, by line number from 0, e.g. 0-99,250 [all].", metavar="0-99,250,..."),
-    ] = None,
     limit: Annotated[int | None, opt.panel(DOCUMENTS, "Maximum documents to label.", min=1)] = None,
     kinds: Annotated[str, opt.panel("Labeler lexical", "Kinds of key segments to label.")] = ",".join(KINDS),
     model: Annotated[str | None, opt.panel(ENDPOINT, "Model name at the endpoint.")] = None,
@@ -93,8 +89,7 @@ def label(
             {"--data-dir": data_dir / dataset / f"{split}.jsonl"},
             {"--output": output, "OUTPUT.json": output.with_suffix(".json")},
         )
-        places = None if documents is None else _places(documents)
-        chosen = read_documents(data_dir, dataset, split, places)[:limit]
+        chosen = read_documents(data_dir, dataset, split)[:limit]
         # before money is spent
         with JsonlWriter(
             output, resume=resume, line_start=LINE_START, made_by="caw label", keep=_place, unique=_place
@@ -142,19 +137,6 @@ def run(marker: Labeler, todo: Sequence[LabelledText], writer: JsonlWriter, work
         complain(f"interrupted: {done} of {len(todo)} documents are written; continue with --resume")
         raise typer.Exit(INTERRUPTED) from None
     return failed
-
-
-def _places(given: str) -> list[int]:
-    """Parse 0-3,7 into 0, 1, 2, 3, 7."""
-    places: list[int] = []
-    for part in given.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ValueError(f"--documents must be numbers and ranges, got {given!r}; write e.g. 0-99,250")
-        places += range(int(first), int(last if dash else first) + 1)
-    if not places:
-        raise ValueError(f"--documents must select at least one document, got {given!r}; write a range like 0-99")
-    return places
 
 
 def _endpoint_key(name: str, base_url: str | None) -> str:

@@ -30,25 +30,13 @@ class Labeler(Protocol):
         """
 
 
-def read_documents(
-    data_dir: str | Path, dataset: str, split: str, indices: Sequence[int] | None = None
-) -> list[LabelledText]:
-    """Return documents of `<data_dir>/<dataset>/<split>.jsonl` without spans; None = all, otherwise these indices, in
-    this order.
-
-    Raises FileNotFoundError, or ValueError for an index that the file does not have or that is named twice.
-    """
+def read_documents(data_dir: str | Path, dataset: str, split: str) -> list[LabelledText]:
+    """Return the documents of `<data_dir>/<dataset>/<split>.jsonl` without spans. FileNotFoundError, ValueError."""
     for what, name in (("dataset", dataset), ("split", split)):
         if not NAME.fullmatch(name):  # they become part of a path
             raise ValueError(f"{what} must be a plain name like 'gsm8k', got {name!r}; see --data-dir")
     corpus = read_corpus(Path(data_dir) / dataset / f"{split}.jsonl")
-    wanted = list(range(len(corpus)) if indices is None else indices)
-    for index in wanted:
-        if not 0 <= index < len(corpus):
-            raise ValueError(f"documents of {dataset}/{split} are 0 to {len(corpus) - 1}, got {index}; leave it out")
-    if len(set(wanted)) < len(wanted):
-        raise ValueError("every document must be named once, got one twice; remove it from --documents")
-    return [LabelledText(dataset, split, i, *corpus[i], ()) for i in wanted]
+    return [LabelledText(dataset, split, i, *document, ()) for i, document in enumerate(corpus)]
 
 
 def label_documents(

@@ -63,13 +63,8 @@ def test_read_documents(tmp_path):
     (tmp_path / "toy").mkdir()
     rows = [{"question": f"q{i}", "answer": f"<<1+1=2>>a{i}"} for i in range(4)]
     (tmp_path / "toy" / "train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    assert [d.solution for d in read_documents(tmp_path, "toy", "train")] == ["a0", "a1", "a2", "a3"]
-    chosen = read_documents(tmp_path, "toy", "train", [3, 0])
-    assert [(d.index, d.question, d.spans) for d in chosen] == [(3, "q3", ()), (0, "q0", ())]
-    with pytest.raises(ValueError, match="are 0 to 3, got 4"):
-        read_documents(tmp_path, "toy", "train", [4])
-    with pytest.raises(ValueError, match="got one twice"):
-        read_documents(tmp_path, "toy", "train", [1, 1])
+    found = read_documents(tmp_path, "toy", "train")
+    assert [(d.index, d.question, d.solution, d.spans) for d in found] == [(i, f"q{i}", f"a{i}", ()) for i in range(4)]
     with pytest.raises(ValueError, match="plain name"):
         read_documents(tmp_path, "../toy", "train")
     with pytest.raises(FileNotFoundError, match="data file"):
