@@ -61,7 +61,7 @@ def read_rows(lines: Any, *, unique: bool = True, field: str = "prompt") -> Iter
             raw = raw.removeprefix(BYTE_ORDER_MARK)
         if not raw.strip():
             continue
-        if not begun and (said := over_lines(raw)):
+        if not begun and (said := _over_lines(raw)):
             yield BadLine(number, said)
             return
         begun = True
@@ -73,7 +73,7 @@ def read_rows(lines: Any, *, unique: bool = True, field: str = "prompt") -> Iter
         yield row
 
 
-def over_lines(first: bytes) -> str:
+def _over_lines(first: bytes) -> str:
     """Return the error for a file whose first line opens a value that ends on a later line; "" for every other file."""
     start = first.strip()
     if start == b"{":

@@ -14,13 +14,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from caw.io.inputs import lines_of, open_input, too_long
-from caw.io.jsonl import ARRAY, over_lines
+from caw.io.inputs import open_input
+from caw.io.jsonl import BadLine, read_rows
 
 NOTE = re.compile(r"<<.*?>>")
 FINAL_LINE = re.compile(r"(?:^|(?<=\n))#### *([^\s#].*?)\s*$")
@@ -78,7 +78,7 @@ def read_labels(labels_path: str | Path, data_dir: str | Path) -> list[LabelledT
     corpora: dict[tuple[str, str], list[tuple[str, str]]] = {}
     seen: dict[tuple[str, str, int], int] = {}
     texts: list[LabelledText] = []
-    for number, row in _rows(path, "label file"):
+    for number, row in _rows(path, "label file", "dataset"):
         where = f"{path}, line {number}"
         dataset, split, index = _identity(row, where)
         if (dataset, split) not in corpora:
@@ -132,30 +132,15 @@ def digest(content: str | Sequence[LabelledText]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _rows(path: Path, what: str) -> list[tuple[int, dict[str, Any]]]:
-    """Yield (line number from 1, object) of every line that is not blank."""
+def _rows(path: Path, what: str, field: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number from 1, object) of every line that is not blank. field: one that a line must hold."""
     if not path.is_file():
         raise FileNotFoundError(f"expected a {what} at {path}, found nothing; check the path")
-    rows = list[tuple[int, dict[str, Any]]]()
     with open_input(path) as file:
-        for number, line in enumerate(lines_of(file), 1):
-            if line is None:
-                raise ValueError(f"{path}, line {number}: {too_long()}")
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                found = " ".join(str(error).split())
-                said = (over_lines(line) if not rows else "") or f"expected one JSON object, found {found}; fix it"
-                raise ValueError(f"{path}, line {number}: {said}") from error
-            if not isinstance(row, dict):
-                if isinstance(row, list) and any(isinstance(each, dict) for each in row):
-                    raise ValueError(f"{path}, line {number}: {ARRAY}")
-                found = type(row).__name__
-                raise ValueError(f"{path}, line {number}: expected a JSON object, got {found}; fix the line")
-            rows.append((number, row))
-    return rows
+        for row in read_rows(file, unique=False, field=field):
+            if isinstance(row, BadLine):
+                raise ValueError(f"{path}, line {row.number}: {row.message}")
+            yield row.number, row.value
 
 
 def _identity(row: dict[str, Any], where: str) -> tuple[str, str, int]:
@@ -173,7 +158,7 @@ def _identity(row: dict[str, Any], where: str) -> tuple[str, str, int]:
 def read_corpus(path: Path) -> list[tuple[str, str]]:
     """Return (question, solution without notes) of every document of a data file."""
     documents = []
-    for number, row in _rows(path, "data file"):
+    for number, row in _rows(path, "data file", "question"):
         question, answer = row.get("question"), row.get("answer")
         if not isinstance(question, str) or not isinstance(answer, str):
             raise ValueError(f"{path}, line {number}: expected texts 'question' and 'answer', got keys {sorted(row)}")

@@ -38,7 +38,7 @@ def test_strip_notes():
 def test_read_refuses(data_folder):
     for bad, message in (
         ("{not json", "line 2: expected one JSON object"),
-        ("[1, 2]", "line 2: expected a JSON object, got list"),
+        ("[1, 2]", "line 2: expected a JSON object, found a list"),
         (label(2), r"line 2: index must be in \[0, 2\) of toy/train, got 2"),
         (label(True), "line 2: index must be an integer"),
         (label(0), "line 2: every document must be labelled once, toy/train/0 already was in line 1"),
