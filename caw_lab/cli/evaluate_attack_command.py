@@ -10,17 +10,13 @@ import typer
 
 from caw.cli import options as opt
 from caw.cli.errors import BAD_LINES, complain, kept_on_interrupt, user_errors
-from caw.cli.place import CHOICES, set_threads
-from caw.models.quantization import check_quantization, usual_device
-from caw.models.sources import file_or_folder
+from caw.cli.place import set_threads
 from caw.requirements import require
 
 if TYPE_CHECKING:
     from caw_lab.evaluation.config import Config
 
 RESOURCES, ENDPOINT, RUNNING = "What attacks need", "Paraphrase", "Running"
-CAUSAL, RANKER_FLAG = "--ranker causal:MODEL", "--ranker-quantization"
-RANKER_HELP = f"Weights of fewer bits, as of other commands' --quantization, for the model that {CAUSAL} names."
 
 
 def evaluate_attack_command(
@@ -42,7 +38,6 @@ def evaluate_attack_command(
     device: Annotated[
         str | None, opt.panel(RESOURCES, "Device of the ranker: cpu or cuda [cuda if available].")
     ] = None,
-    ranker_quantized: Annotated[str | None, opt.panel(RESOURCES, RANKER_HELP, RANKER_FLAG, metavar=CHOICES)] = None,
     paraphrase_model: Annotated[str | None, opt.panel(ENDPOINT, "Model name at the endpoint.")] = None,
     base_url: Annotated[str | None, opt.panel(ENDPOINT, "Base URL of an OpenAI-compatible endpoint.")] = None,
     key_env: Annotated[
@@ -81,10 +76,9 @@ def evaluate_attack_command(
 
         set_threads(threads)
         config = config_of_run(run_folder)
-        device = _ranker_place(ranker, device, ranker_quantized)
         endpoint: dict[str, object] = {"model": paraphrase_model, "key": os.environ.get(key_env), "base_url": base_url,
                     "requests_per_minute": requests_per_minute}  # fmt: skip
-        setup = AttackSetup(seed, wordnet, ranker, device, ranker_quantized, endpoint=endpoint)
+        setup = AttackSetup(seed, wordnet, ranker, device, endpoint=endpoint)
         scorer = Scorer(config, Store(run_folder))
         attacker = Attacker(scorer, setup, limit, human, workers, complain)
         with kept_on_interrupt(run_folder):
@@ -102,22 +96,6 @@ def evaluate_attack_command(
         )
     if attacker.failures or attacker.left_out:
         raise typer.Exit(BAD_LINES)
-
-
-def _ranker_place(ranker: str | None, device: str | None, quantization: str | None) -> str | None:
-    """Return the ranker's device; reject unsupported weights before any text is attacked."""
-    if quantization is None:
-        return device
-    import torch
-
-    from caw.models.device import resolve_device
-
-    place = str(resolve_device(usual_device(quantization, device)))
-    kind, _, model = (ranker or "").partition(":")
-    if kind != "causal":
-        raise ValueError(f"{RANKER_FLAG} is for the model given by {CAUSAL}, got none; leave it out")
-    check_quantization(quantization, file_or_folder(model), torch.device(place), "auto", RANKER_FLAG)
-    return place
 
 
 def config_of_run(folder: Path) -> Config:

@@ -18,13 +18,12 @@ __all__ = ["ATTACKS", "Attack", "AttackError", "AttackSetup", "Attacked", "parse
 
 @dataclass(frozen=True)
 class AttackSetup:
-    """What attacks need, loaded on first use. ranker, device, quantization: `make_ranker`'s. human: for copy-paste."""
+    """What attacks need, loaded on first use. ranker, device: `make_ranker`'s. human: for copy-paste."""
 
     seed: int = 0
     wordnet: str | Path | None = None
     ranker: str | None = None
     device: str | None = None
-    quantization: str | None = None
     human: tuple[str, ...] = field(default=(), repr=False)
     endpoint: dict[str, object] = field(default_factory=dict, repr=False)
 
@@ -34,7 +33,7 @@ class AttackSetup:
 
     @cached_property
     def loaded_ranker(self) -> Ranker:
-        return make_ranker(self.ranker, self.device, self.quantization)
+        return make_ranker(self.ranker, self.device)
 
 
 def _word_d(strength: str, setup: AttackSetup) -> Attack:

@@ -93,17 +93,13 @@ def _per_slot(slots: Sequence[Slot], scores: list[float]) -> list[np.ndarray]:
     return [np.array(scores[end - len(s.candidates) : end]) for s, end in zip(slots, ends.tolist(), strict=True)]
 
 
-def make_ranker(spec: str | None = None, device: str | None = None, quantization: str | None = None) -> Ranker:
+def make_ranker(spec: str | None = None, device: str | None = None) -> Ranker:
     """Build a ranker: causal:MODEL, sentence (None), sentence:FOLDER. ValueError; FileNotFoundError for weights."""
     kind, _, source = (spec or "sentence").partition(":")
-    if quantization is not None and kind != "causal":
-        raise ValueError(f"quantized weights require a ranker causal:MODEL, got {kind}; leave them out")
     if kind == "sentence":
         return _sentence_ranker(source, device)
     if kind == "causal" and source:
-        model, tokenizer = load_model(source, device=device, quantization=quantization)
-        name = f"causal:{Path(source).name}"
-        return CausalRanker(model, tokenizer, name=name if quantization is None else f"{name} ({quantization})")
+        return CausalRanker(*load_model(source, device=device), name=f"causal:{Path(source).name}")
     raise ValueError(f"a ranker must be {KINDS}, got {spec!r}; choose one")
 
 
