@@ -25,11 +25,12 @@ from bench_cost import CHOSEN_WITH, SUBJECTS, USED, Loaded, Subject, coded
 
 import caw
 from caw.benchmark.machine import about
-from caw.detection.edits import GAP_AND_WORD, Attacked, RateAttack, WordD, draw_count
 from caw.io.files import write_text
 from caw.models.teacher import teacher_forced
 from caw.watermarks import Signature
+from caw_lab.evaluation.attacks.base import Attacked, RateAttack
 from caw_lab.evaluation.attacks.copy_paste import CopyPaste
+from caw_lab.evaluation.attacks.words import GAP_AND_WORD, WordD, draw_count
 from caw_lab.training.everyday import EVERYDAY
 
 SUBJECTS["demo"] = Subject("smollm2-135m", "file-fast", True, "qwen05")

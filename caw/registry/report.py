@@ -14,8 +14,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from caw.detectable.receipts import text_digest
+from caw.detectable.trial import without_words
 from caw.detection.detector import Detector
-from caw.detection.edits import WordD
 from caw.detection.null_rates import NullReport, null_report
 from caw.detection.power import PowerRow, power_table
 from caw.io.progress import Bar, watched
@@ -27,7 +27,7 @@ from caw.watermarks.names import watermark_from
 
 LENGTHS = (200, 300, 400)
 COUNTED = ("begun", "open", "complete", "cancelled", "failed", "detected", "undetected")  # of receipts
-EDITS = {"": None, "word-d:0.1": WordD(rate=0.1), "word-d:0.3": WordD(rate=0.3)}  # "" = as they left
+EDITS = {"": 0.0, "word-d:0.1": 0.1, "word-d:0.3": 0.3}  # share of words that are deleted; "" = as they left
 # what stands for entropy, by thirds: the tokens that the mark could have chosen otherwise
 OPEN = ("under a third of the tokens open", "a third to two thirds open", "over two thirds open")
 
@@ -150,8 +150,8 @@ def _power(own: Sequence[tuple[str, list[str]]], detector: Detector, fpr: float,
     if not own:
         return ()
     texts, out = [text for text, _ in own], []
-    for edits, attack in EDITS.items():
-        edited = [attack(text, str(i)).text for i, text in enumerate(texts)] if attack is not None else texts
+    for edits, share in EDITS.items():
+        edited = [without_words(text, share, 0) for text in texts] if share else texts
         out.append(Power(edits, tuple(power_table(edited, detector, LENGTHS, (fpr,)))))
         bar.finish(len(texts))
     for group in sorted({group for _, groups in own for group in groups}):

@@ -12,7 +12,7 @@ from registry.samples import begun, closed
 from serve.serving import running
 from tiny import tiny_model, tiny_tokenizer
 
-from caw.detection.edits import WordD
+from caw.detectable.trial import without_words
 from caw.registry import Registry, open_registry, sketches, tables
 from caw.registry.audit import export_lines
 from caw.registry.master_key import MasterKeys, new_master_key
@@ -42,7 +42,7 @@ def test_an_edited_text_finds_its_receipt_and_another_none(registry: Registry) -
     for number in range(30):
         send(registry, f"r{number}", text(number), "acme" if number % 2 else "globex")
     for number in range(30):
-        edited = WordD(rate=0.1)(text(number), "x").text
+        edited = without_words(text(number), 0.1, 0)
         [near] = registry.near(edited)
         both = (edited.split(), text(number).split())
         runs = [{tuple(words[i : i + 3]) for i in range(len(words) - 2)} for words in both]
@@ -58,7 +58,7 @@ def test_many_texts_of_another_tenant_hide_none(registry: Registry, monkeypatch:
     monkeypatch.setattr("caw.registry.sketches.COMPARED", 3)
     for number in range(7):
         send(registry, f"r{number}", text(1), "globex")
-    send(registry, "edited", WordD(rate=0.1)(text(1), "x").text)
+    send(registry, "edited", without_words(text(1), 0.1, 0))
     assert [each["receipt"] for each in registry.near(text(1), "acme")] == ["edited"]
     assert {each["tenant"] for each in registry.near(text(1))} == {"globex"}
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from caw.detection.edits import Attack, Attacked, AttackError, WordD
+from caw_lab.evaluation.attacks.base import Attack, Attacked, AttackError
 from caw_lab.evaluation.attacks.copy_paste import CopyPaste
 from caw_lab.evaluation.attacks.paraphrase import Paraphrase
 from caw_lab.evaluation.attacks.rankers import Ranker, make_ranker
 from caw_lab.evaluation.attacks.wordnet import WordNet
-from caw_lab.evaluation.attacks.words import WordS, WordSContext
+from caw_lab.evaluation.attacks.words import WordD, WordS, WordSContext
 
 __all__ = ["ATTACKS", "Attack", "AttackError", "AttackSetup", "Attacked", "parse_attack"]
 
@@ -36,18 +36,6 @@ class AttackSetup:
         return make_ranker(self.ranker, self.device)
 
 
-def _word_d(strength: str, setup: AttackSetup) -> Attack:
-    return WordD(_rate(strength, WordD), seed=setup.seed)
-
-
-def _word_s(strength: str, setup: AttackSetup) -> Attack:
-    return WordS(_rate(strength, WordS), setup.words, seed=setup.seed)
-
-
-def _word_s_context(strength: str, setup: AttackSetup) -> Attack:
-    return WordSContext(_rate(strength, WordSContext), setup.words, setup.loaded_ranker, seed=setup.seed)
-
-
 def _copy_paste(strength: str, setup: AttackSetup) -> Attack:
     rate, _, parts = strength.partition("x")
     if parts and not re.fullmatch(r"[0-9]+", parts):
@@ -68,9 +56,11 @@ def _paraphrase(strength: str, setup: AttackSetup) -> Attack:
 
 
 ATTACKS: dict[str, Callable[[str, AttackSetup], Attack]] = {
-    WordD.kind: _word_d,
-    WordS.kind: _word_s,
-    WordSContext.kind: _word_s_context,
+    WordD.kind: lambda rate, setup: WordD(_rate(rate, WordD), seed=setup.seed),
+    WordS.kind: lambda rate, setup: WordS(_rate(rate, WordS), setup.words, seed=setup.seed),
+    WordSContext.kind: lambda rate, setup: WordSContext(
+        _rate(rate, WordSContext), setup.words, setup.loaded_ranker, seed=setup.seed
+    ),
     CopyPaste.kind: _copy_paste,
     Paraphrase.kind: _paraphrase,
 }

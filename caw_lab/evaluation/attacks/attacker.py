@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caw.detection.edits import NeedsError
 from caw.io.json_files import read_json, write_json
 from caw.io.jsonl import JsonlWriter
 from caw.io.progress import Bar
 from caw_lab.evaluation.attacks import Attack, Attacked, AttackError, AttackSetup, parse_attack
+from caw_lab.evaluation.attacks.base import NeedsError
 from caw_lab.evaluation.attacks.copy_paste import CopyPaste
 from caw_lab.evaluation.config import CellPlan
 from caw_lab.evaluation.metrics.detectability import score_texts

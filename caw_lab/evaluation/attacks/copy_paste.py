@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from caw.detection.edits import Attacked, AttackError, NeedsError, RateAttack, count_words
+from caw_lab.evaluation.attacks.base import Attacked, AttackError, NeedsError, RateAttack
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,6 @@ class CopyPaste(RateAttack):
     """
 
     kind: ClassVar[str] = "copy-paste"
-    stream: ClassVar[str] = "copy-paste"
     human: tuple[str, ...] = field(repr=False)
     parts: int = 1
 
@@ -35,7 +34,7 @@ class CopyPaste(RateAttack):
         return super().name + (f"x{self.parts}" if self.parts > 1 else "")
 
     def apply(self, text: str, rng: np.random.Generator) -> Attacked:
-        words = count_words(text)
+        words = len(text.split())
         wanted = round(words * (1 - self.rate) / self.rate)
         host = self._human(text.strip(), wanted, rng)
         pieces = _cut(text.strip(), [round(i * words / self.parts) for i in range(self.parts + 1)])

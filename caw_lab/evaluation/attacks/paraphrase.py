@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from caw.detection.edits import Attack, Attacked, AttackError
+from caw_lab.evaluation.attacks.base import Attack, Attacked, AttackError
 from caw_lab.training.endpoint import Endpoint, EndpointError
 
 INSTRUCTION = """\
@@ -29,7 +29,6 @@ class Paraphrase(Attack):
     """
 
     kind: ClassVar[str] = "paraphrase"
-    stream: ClassVar[str] = "paraphrase"
     parallel: ClassVar[bool] = True
     model: str
     key: str = field(repr=False)

@@ -1,8 +1,9 @@
-"""Words replaced, punctuation around them stays; `caw.detection.edits.WordD` deletes them.
+"""Words deleted (Word-D) or replaced; punctuation around them stays.
 
 Word-S takes any synonym, Word-S-Context the one that fits its surroundings best, as a ranker tells.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from caw.detection.edits import Attacked, RateAttack, count_words, draw_count
+from caw_lab.evaluation.attacks.base import Attacked, RateAttack
 from caw_lab.evaluation.attacks.rankers import Ranker, Slot
 from caw_lab.evaluation.attacks.wordnet import WordNet
 
@@ -27,6 +28,41 @@ until unless up upon us very was we were what when where whether which while who
 without would yet you your yours yourself yourselves
 """
 FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+
+
+def draw_count(rate: float, words: int, rng: np.random.Generator) -> int:
+    """Return how many words to change: rate * words, randomly rounded so that short texts get it on average."""
+    wanted = rate * words
+    whole = math.floor(wanted + 1e-9)
+    return whole + int(rng.random() < wanted - whole - 1e-9)
+
+
+GAP_AND_WORD = re.compile(r"(\s*)(\S+)")
+SENTENCE_MARKS = ".,;:!?"
+
+
+@dataclass(frozen=True)
+class WordD(RateAttack):
+    """Deletes this share of the words (parts between white space); .,;:!? behind them and line breaks stay."""
+
+    kind: ClassVar[str] = "word-d"
+
+    def apply(self, text: str, rng: np.random.Generator) -> Attacked:
+        parts = GAP_AND_WORD.findall(text)
+        order = rng.permutation(len(parts))
+        gone = set(order[: draw_count(self.rate, len(parts), rng)].tolist())
+        out, pending = "", ""
+        for i, (gap, word) in enumerate(parts):
+            if "\n" not in pending:  # of two gaps that meet, the one with a line break stays
+                pending = gap
+            if i in gone:
+                marks = word[len(word.rstrip(SENTENCE_MARKS)) :]
+                if marks != word and out and out[-1] not in SENTENCE_MARKS:
+                    out += marks
+            else:
+                out += (pending if out else parts[0][0]) + word
+                pending = ""
+        return Attacked(out + text[len(text.rstrip()) :] if out else "", len(gone), len(parts))
 
 
 @dataclass(frozen=True)
@@ -65,12 +101,11 @@ class WordS(RateAttack):
     """Replaces this share of the words by random synonyms of any sense; numbers, names and some others stay."""
 
     kind: ClassVar[str] = "word-s"
-    stream: ClassVar[str] = "word-s"
     wordnet: WordNet = field(repr=False)
 
     def apply(self, text: str, rng: np.random.Generator) -> Attacked:
         candidates = {w: s for w in plain_words(text) if (s := self.wordnet.synonyms(w.text))}
-        words, total = list(candidates), count_words(text)
+        words, total = list(candidates), len(text.split())
         order = rng.permutation(len(words))
         # one draw for each word, used or not, so that the rate does not change what replaces a word
         picks = rng.random(len(words))
@@ -96,6 +131,7 @@ class WordSContext(WordS):
     """Replaces this share of the words by the synonym, of at most `limit`, that ranks best in the unchanged text."""
 
     kind: ClassVar[str] = "word-s-context"
+    stream: ClassVar[str] = "word-s"
     ranker: Ranker = field(repr=False)
     limit: int = 6
 

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from caw.cli import app
 from caw.detection import Detector
-from caw.detection.edits import WordD
 from caw.models import load_model, load_tokenizer
 from caw.testing import assert_close
 from caw_lab.evaluation.attacks import AttackSetup
 from caw_lab.evaluation.attacks.attacker import Attacker
+from caw_lab.evaluation.attacks.words import WordD
 from caw_lab.evaluation.config import Config, choose_plans
 from caw_lab.evaluation.config_file import read_config
 from caw_lab.evaluation.metrics.judge import Judge

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from lab.evaluation.small_wordnet import write_wordnet
 
-from caw.detection.edits import WordD, draw_count
 from caw_lab.evaluation.attacks import AttackSetup, parse_attack
 from caw_lab.evaluation.attacks.copy_paste import CopyPaste
 from caw_lab.evaluation.attacks.rankers import Ranker, Slot
 from caw_lab.evaluation.attacks.wordnet import WordNet
-from caw_lab.evaluation.attacks.words import WordS, WordSContext
+from caw_lab.evaluation.attacks.words import WordD, WordS, WordSContext, draw_count
 
 LONG = "First he buys 3 apples, then 12 dogs.\nThe total is 15.\n\n" * 20
 HUMAN = ("A human wrote this answer,\nwith two lines.", "Another human wrote 7 words here, surely.", "Third one.")

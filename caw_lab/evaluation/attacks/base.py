@@ -1,8 +1,6 @@
-"""Edits of a text, to measure detection behind them: seeded functions of a text and its id that count their changes."""
+"""The base of all attacks: seeded functions of a text and its id that count their changes."""
 
 import hashlib
-import math
-import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
@@ -40,12 +38,12 @@ class Attack(ABC):
     order and shard, words that change at a low rate also change at a higher rate, and marked texts and negatives meet
     the same attack.
 
-    kind: its name in `ATTACKS`. stream: attacks of one stream choose the same words. parallel: whether calls from
-    several threads are safe and useful. seed: of the draw.
+    kind: its name in `ATTACKS`. stream: attacks of one stream choose the same words; "" = its kind. parallel: whether
+    calls from several threads are safe and useful. seed: of the draw.
     """
 
     kind: ClassVar[str]
-    stream: ClassVar[str]
+    stream: ClassVar[str] = ""
     parallel: ClassVar[bool] = False
     seed: int = 0
 
@@ -62,7 +60,7 @@ class Attack(ABC):
         """Attack a text, alike for the same (attack, text, text_id); empty ones stay. AttackError if it cannot be."""
         if not text.strip():
             return Attacked(text, 0, 0)
-        digest = hashlib.sha256(f"{self.seed}\0{self.stream}\0{text_id}".encode()).digest()
+        digest = hashlib.sha256(f"{self.seed}\0{self.stream or self.kind}\0{text_id}".encode()).digest()
         return self.apply(text, np.random.default_rng(int.from_bytes(digest[:8], "big")))
 
     def describe(self) -> dict[str, Any]:
@@ -83,44 +81,3 @@ class RateAttack(Attack):
     @property
     def name(self) -> str:
         return f"{self.kind}-{self.rate:g}"
-
-
-def draw_count(rate: float, words: int, rng: np.random.Generator) -> int:
-    """Return how many words to change: rate * words, randomly rounded so that short texts get it on average."""
-    wanted = rate * words
-    whole = math.floor(wanted + 1e-9)
-    return whole + int(rng.random() < wanted - whole - 1e-9)
-
-
-def count_words(text: str) -> int:
-    """Return the number of parts between white space; every attack's rate is a share of it."""
-    return len(text.split())
-
-
-GAP_AND_WORD = re.compile(r"(\s*)(\S+)")
-SENTENCE_MARKS = ".,;:!?"
-
-
-@dataclass(frozen=True)
-class WordD(RateAttack):
-    """Deletes this share of the words (parts between white space); .,;:!? behind them and line breaks stay."""
-
-    kind: ClassVar[str] = "word-d"
-    stream: ClassVar[str] = "word-d"
-
-    def apply(self, text: str, rng: np.random.Generator) -> Attacked:
-        parts = GAP_AND_WORD.findall(text)
-        order = rng.permutation(len(parts))
-        gone = set(order[: draw_count(self.rate, len(parts), rng)].tolist())
-        out, pending = "", ""
-        for i, (gap, word) in enumerate(parts):
-            if "\n" not in pending:  # of two gaps that meet, the one with a line break stays
-                pending = gap
-            if i in gone:
-                marks = word[len(word.rstrip(SENTENCE_MARKS)) :]
-                if marks != word and out and out[-1] not in SENTENCE_MARKS:
-                    out += marks
-            else:
-                out += (pending if out else parts[0][0]) + word
-                pending = ""
-        return Attacked(out + text[len(text.rstrip()) :] if out else "", len(gone), len(parts))
