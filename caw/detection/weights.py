@@ -157,26 +157,6 @@ def level_tails(
     """Return (weighted scores, tails), float64 [texts], of per-token [N] arguments. more: added to green scores."""
     if weights.ratios:
         return ratio_tails(values, levels, owner, counted, texts)
-    return weighted_tails(watermark, values, levels, owner, counted, texts, more)
-
-
-def level_sum(weights: TextWeights, values: np.ndarray, levels: np.ndarray, counted: np.ndarray) -> float:
-    """Return the weighted score of one text, up to what is the same under every key; per token [N]."""
-    if weights.ratios:
-        return float(ratio_sums(values, levels, np.zeros_like(levels), counted, 1)[0][0])
-    return float((values * levels)[counted].sum())
-
-
-def weighted_tails(
-    watermark: Watermark,
-    values: np.ndarray,
-    levels: np.ndarray,
-    owner: np.ndarray,
-    counted: np.ndarray,
-    texts: int,
-    more: float = 0.0,
-) -> tuple[np.ndarray, Tails]:
-    """Return (scores times levels, their tails), float64 [texts] each; see `level_tails`."""
     values, levels, owner = values[counted], levels[counted], owner[counted]
     scores = np.bincount(owner, weights=values * levels, minlength=texts) + more
     trials = np.bincount(owner * (MOST + 1) + levels, minlength=texts * (MOST + 1)).reshape(texts, MOST + 1)
@@ -190,6 +170,13 @@ def weighted_tails(
     else:
         p = [weighted_binomial_tail(round(s), steps, n, fraction) for s, n in zip(scores.tolist(), trials, strict=True)]
     return scores, Tails(z, np.array(p, dtype=np.float64))
+
+
+def level_sum(weights: TextWeights, values: np.ndarray, levels: np.ndarray, counted: np.ndarray) -> float:
+    """Return the weighted score of one text, up to what is the same under every key; per token [N]."""
+    if weights.ratios:
+        return float(ratio_sums(values, levels, np.zeros_like(levels), counted, 1)[0][0])
+    return float((values * levels)[counted].sum())
 
 
 def levels_of(information: np.ndarray) -> np.ndarray:
