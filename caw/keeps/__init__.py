@@ -27,7 +27,7 @@ from typing import Any
 
 from caw.checks import require_choice
 from caw.io.show import shown
-from caw.keeps.equations import CHOICES, answers_of, equations_of, has_number, may_go_on
+from caw.keeps.equations import CHOICES, answers_of, equations_of, has_number
 from caw.keeps.parts import names_in, same_content
 
 Keeps = Callable[[str, str], bool]
@@ -81,10 +81,6 @@ class Results:
 
     def reads(self, unmarked: str) -> bool:
         return bool(answers_of(unmarked) or equations_of(unmarked) or blocks_of(unmarked))
-
-    def possible(self, unmarked: str, begun: str) -> bool:
-        """Tell whether a text that begins so may still keep everything; its last equation may be unfinished."""
-        return may_go_on(equations_of(unmarked), begun)
 
 
 @dataclass(frozen=True)

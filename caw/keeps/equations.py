@@ -32,9 +32,9 @@ NUMBER_WORDS = (
 UNITS = (
     "km|cm|mm|m|kg|mg|g|lbs?|oz|ml|l|mph|ft|kilomet(?:er|re)s?|centimet(?:er|re)s?|met(?:er|re)s?|miles?|feet|foot|"
     "inch(?:es)?|yards?|acres?|kilograms?|grams?|pounds?|ounces?|tons?|lit(?:er|re)s?|gallons?|seconds?|minutes?|"
-    "hours?|days?|weeks?|months?|years?|cents?|degrees?"
+    "hours?|days?|weeks?|months?|years?|cents?|degrees?|euros?|yen|rupees?|roubles?|rubles?|yuan|francs?|"
+    "pesos?|points?|times"
 )
-UNITS += r"|euros?|yen|rupees?|roubles?|rubles?|yuan|francs?|pesos?|points?|times"
 # what turns an answer round, next to its number: without its full stops
 BESIDE = r"[ap]\.?m|b\.?c(?:\.?e)?|a\.?d|c\.?e|more|less|fewer|greater|higher|lower|before|after|ago|late|early|o'clock"
 BOUND = (
@@ -52,8 +52,8 @@ TOKEN = re.compile(
     rf"|\b(?P<word>{WORDS})\b"
     rf"|(?:(?<=\d)|(?<=\d[ -]))(?P<units>{UNITS})\b"
     r"|(?P<between>(?<=\d)[:,](?=\d))|(?<=\d)(?P<unit>[a-zA-Z])(?![a-zA-Z])|(?<=\d ) ?(?P<cross>x)(?= \d)"
-    r"|(?P<power>(?<=[\w)}])\*{1,2}(?=[\w({\\])|(?<=[\w)}] )\*{1,2}(?= [\w({\\]))"
-    r"|(?P<slash>(?<=[\d)}])(?: ?//? ?)(?=[\w({\\])|(?<=[\w)}])//?(?=[\d({\\]))|(?P<plus>\+)"
+    r"|(?P<power>(?<=[\w)}%])\*{1,2}(?=[\w({\\$€£¥])|(?<=[\w)}%] )\*{1,2}(?= [\w({\\$€£¥]))"
+    r"|(?P<slash>(?<=[\d)}%])(?: ?//? ?)(?=[\w({\\$€£¥])|(?<=[\w)}])//?(?=[\d({\\$€£¥]))|(?P<plus>\+)"
     r"|(?P<dash>[-−–])(?= ?[$€£¥₹√]?[\d.(\\])|(?P<bracket>[()])|(?P<name>\b[a-zA-Z])(?= ?(?:[:<>!&~]?=|[<>]))",
     re.IGNORECASE,
 )
@@ -90,7 +90,6 @@ ADDRESS = re.compile(
     r"|(?<![\w/.~])(?:~|\.{1,2})?/[\w.~-]+(?:/[\w.~-]*)*|\b[A-Za-z]:\\\S+"
     r"|(?<![\w.-])[\w-]+(?:\.[\w-]+)*\.[a-z]{2,}\b|(?<!\S)--?[A-Za-z][\w-]*"
 )
-UNFINISHED = re.compile(r"[\d.,eE{}\\_+\-$€£¥−]+\Z")  # a number at the end of a text, which may go on
 LONGEST = 80  # characters behind a clause in which its result may stand, if it has none
 CACHED = 64  # texts whose equations are known
 
@@ -98,7 +97,7 @@ CACHED = 64  # texts whose equations are known
 @functools.lru_cache(CACHED)
 def equations_of(text: str) -> tuple[Tokens, ...]:
     """Return the clauses of a text that have a relation, in order."""
-    return tuple(tokens for tokens, _ in _equations(text))
+    return tuple(_equations(text))
 
 
 @functools.lru_cache(CACHED)
@@ -156,23 +155,6 @@ def _end_of_answer(text: str, since: int, until: int) -> int:
     return next((cut for cut in _cuts(text, since, until) if not LISTED.match(text, cut)), until)
 
 
-def may_go_on(equations: tuple[Tokens, ...], begun: str) -> bool:
-    """Tell whether a text that begins so may still have these equations and no others."""
-    begun = UNFINISHED.sub("", begun)
-    ours = list(_equations(begun))
-    if len(ours) > len(equations):
-        return False
-    for number, ((mine, closed), its) in enumerate(zip(ours, equations, strict=False)):
-        if closed or number + 1 < len(ours):
-            if mine != its:
-                return False
-        else:  # numbers only: what stands between them is read when the next one is there
-            known = [token for token in mine if isinstance(token, Decimal)]
-            if known != [token for token in its if isinstance(token, Decimal)][: len(known)]:
-                return False
-    return True
-
-
 @functools.lru_cache(1024)
 def tokens_of(text: str) -> Tokens:
     """Return a text's numbers and what stands between them; brackets in pairs, around more than one token."""
@@ -210,8 +192,8 @@ def _number(text: str) -> Token:
         return plain
 
 
-def _equations(text: str) -> Iterator[tuple[Tokens, bool]]:
-    """(tokens, whether more text could not change them) of each clause with a relation.
+def _equations(text: str) -> Iterator[Tokens]:
+    """Yield the tokens of each clause with a relation.
 
     A clause whose last relation has no number behind it goes on in the next ones, as far as `LONGEST`.
     """
@@ -220,19 +202,15 @@ def _equations(text: str) -> Iterator[tuple[Tokens, bool]]:
         start, end = clauses[at]
         tokens = tokens_of(text[start:end]) if HAS_RELATION.search(text, start, end) else ()
         limit = end + LONGEST
-        while RELATIONS.intersection(_words(tokens)) and not _ended(tokens) and at + 1 < len(clauses):
+        while RELATIONS.intersection(tokens) and not _ended(tokens) and at + 1 < len(clauses):
             if clauses[at + 1][1] > limit:
                 break
             at += 1
             end = clauses[at][1]
             tokens = tokens_of(text[start:end])
-        if RELATIONS.intersection(_words(tokens)):
-            yield tokens, end < len(text)
+        if RELATIONS.intersection(tokens):
+            yield tokens
         at += 1
-
-
-def _words(tokens: Tokens) -> set[str]:
-    return {token for token in tokens if isinstance(token, str)}
 
 
 def _ended(tokens: Tokens) -> bool:

@@ -24,7 +24,8 @@ WORDS = (
 )
 CHINESE = "〇零一二三四五六七八九十百千万萬億亿兩两"
 NUMBER = re.compile(
-    rf"[-−–]?[$€£¥]?(?:\d(?:[\d,]*\d)?(?:\.\d+)?|\.\d+)|[¼-¾⅐-⅞²³¹⁰-⁹]+|[{CHINESE}]+|\b(?:{WORDS})\b", re.IGNORECASE
+    rf"(?:(?<![\w)%])[-−–])?[$€£¥]?(?:\d(?:[\d,]*\d)?(?:\.\d+)?|\.\d+)|[¼-¾⅐-⅞²³¹⁰-⁹]+|[{CHINESE}]+|\b(?:{WORDS})\b",
+    re.IGNORECASE,
 )
 NAME = re.compile(r"\b[^\W\d_][\w'’-]*")
 OPENING = r"[\s\"'“”‘’*#>_()\[\]|~•–—-]*"
@@ -60,7 +61,7 @@ def content_of(text: str, names: Collection[str] = ()) -> tuple[tuple[str | Toke
     negations are alike. An answer is what follows "answer is" in its sentence.
     """
     return (
-        tuple(_plain(each) for each in NUMBER.findall(text)),
+        tuple(re.sub("[,$€£¥]", "", each).replace("−", "-").lower() for each in NUMBER.findall(text)),
         tuple(word for word, begins in _capitalised(text) if not begins or word in names),
         tuple(_code(text)),
         addresses_of(text),
@@ -74,10 +75,6 @@ def content_of(text: str, names: Collection[str] = ()) -> tuple[tuple[str | Toke
 def same_content(one: str, other: str, names: Collection[str] = ()) -> bool:
     """Tell whether two texts have the same content, in the same order."""
     return content_of(one, names) == content_of(other, names)
-
-
-def _plain(number: str) -> str:
-    return re.sub("[,$€£¥]", "", number).replace("−", "-").lower()
 
 
 def _capitalised(text: str) -> Iterator[tuple[str, bool]]:

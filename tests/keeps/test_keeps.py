@@ -32,14 +32,6 @@ def test_texts_without_a_number_keep_its_absence() -> None:
     assert keeps.number()("none", "nothing") and not keeps.number()("none", "1")
 
 
-@pytest.mark.parametrize(
-    "begun, possible",
-    [("2 + 3 = 5 ", True), ("2 + 3 = 6 ", False), ("2 + 3 = 6", True), (SUM + " 1 = 1 ", False), ("", True)],
-)
-def test_a_wrong_result_ends_a_rollout_once_it_is_complete(begun: str, possible: bool) -> None:
-    assert keeps.Results().possible(SUM, begun) is possible
-
-
 NOTE = '{"name": "Ann", "age": 7, "note": "she likes to read", "tags": ["a", "b"]}'
 
 
@@ -102,18 +94,14 @@ def test_fields_that_are_not_there_keep_nothing() -> None:
     assert not keeps.json(["nam"])(NOTE, NOTE.replace("7", "8"))  # shape and numbers count all the same
 
 
-@pytest.mark.parametrize(
-    "one, other, kept",
-    [
-        ("```bash\nls -l |\n```\n```python\nx = 1\n```", "```bash\nls -l |\n```\n```python\nx =\n```", False),
-        ("```bash\nls -l |\n```\n```python\nx = 1\n```", "```bash\nls -l |\n```\n```python\ny = 1\n```", True),
-        ("```bash\nls -l |\n```\n```python\nx = 1\n```", "```bash\nls -a |\n```\n```python\nx = 1\n```", False),
-        ("- a\n  ```python\n  x = 1\n  ```\n", "- a\n  ```python\n  x =\n  ```\n", False),
-        ("- a\n  ```python\n  x = 1\n  ```\n", "- so\n  ```python\n  x = 1\n  ```\n", True),
-        ("```python\nx = 1\n```", "```python\nx = 1\n```\n```python\ny = 1\n```", False),
-        ("x = '\\d'", "y = '\\d'", True),
-    ],
-)
+@pytest.mark.parametrize("one, other, kept", [
+    ("```bash\nls -l |\n```\n```python\nx = 1\n```", "```bash\nls -l |\n```\n```python\nx =\n```", False),
+    ("```bash\nls -l |\n```\n```python\nx = 1\n```", "```bash\nls -l |\n```\n```python\ny = 1\n```", True),
+    ("```bash\nls -l |\n```\n```python\nx = 1\n```", "```bash\nls -a |\n```\n```python\nx = 1\n```", False),
+    ("- a\n  ```python\n  x = 1\n  ```\n", "- a\n  ```python\n  x =\n  ```\n", False),
+    ("- a\n  ```python\n  x = 1\n  ```\n", "- so\n  ```python\n  x = 1\n  ```\n", True),
+    ("```python\nx = 1\n```", "```python\nx = 1\n```\n```python\ny = 1\n```", False), ("x = '\\d'", "y = '\\d'", True),
+])  # fmt: skip
 @pytest.mark.filterwarnings("error")
 def test_other_blocks_stay_and_python_parses(one: str, other: str, kept: bool) -> None:
     assert keeps.reads(keeps.parses(), one)
@@ -131,28 +119,6 @@ def test_wrong_arguments() -> None:
         keeps.json("name")
     with pytest.raises(ValueError, match="language must be one of python, got 'rust'; use 'python'"):
         keeps.parses("rust")
-
-
-@pytest.mark.parametrize(
-    "unmarked, begun, possible",
-    [
-        ("x = 12.50 so", "x = 12.", True),
-        ("x = 12.50 so", "x = 12. ", False),
-        ("x = 1,200 so", "x = 1,2", True),
-        ("x = 1,200 so", "x = 1, ", False),
-        ("x = 3 * 4 so", "x = 3 ", True),
-        ("x = 3 * 4 so", "x = 3 so", True),  # so many times 4
-        ("x = 3 * 4 so", "x = 3. So", False),
-        ("5 * 4 = 20 so", "3 * 4 = 2", False),
-        ("x = 3 \\times 4 so", "x = 3 \\ti", True),
-        ("x = 3 so", "x = 3 * 4 s", False),
-        ("x = 4e61, or", "x = 4e61,", True),
-        ("x = 7\n%", "x = 7\n", True),
-        ("x = 39e7Euro", "x = 39e7E", True),
-    ],
-)
-def test_an_unfinished_number_or_expression_ends_no_rollout(unmarked: str, begun: str, possible: bool) -> None:
-    assert keeps.Results().possible(unmarked, begun) is possible
 
 
 @pytest.mark.parametrize(
@@ -291,7 +257,7 @@ def test_long_texts_take_no_long_time() -> None:
     """Of the order of milliseconds; a reader that went back over each space would take minutes."""
     begun = time.perf_counter()
     for text in ("= 1" + " " * 50000 + "x", "=" * 20000, "= " + "(" * 20000, "= " + "1," * 10000, "{" * 5000):
-        assert keeps.results()(text, text + " ") and keeps.Results().possible(text, text)
+        assert keeps.results()(text, text + " ")
         assert keeps.json()(text, " " + text)
     assert time.perf_counter() - begun < 20
 
