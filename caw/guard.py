@@ -4,19 +4,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from caw.checks import require_int, require_number
+from caw.checks import require_bool, require_int, require_number
 from caw.io.show import shown
 from caw.keeps import NAMED, json
 
 DEFAULT, FIELDED = "content", "json"
-MAX_STRENGTHS, MAX_STRENGTH = 10, 100.0
+MAX_STRENGTHS, MAX_STRENGTH, MAX_LOSS = 10, 100.0, 100.0
 
 
 @dataclass(frozen=True)
 class Guard:
     """Change a token, let the unmarked model go on, and where it rejoins the text that it left, keep the old tail.
 
-    A change is taken if the text still keeps what it must and the detector's p-value falls. Changes are tried until the
+    A change is taken if the text still keeps what it must and the model loses little by it. Changes are tried until the
     text is detected; one that the unmarked text gives by itself is returned unchanged. A text becomes at most 10 % of
     its tokens longer or shorter, or 4 tokens if that is more.
 
@@ -27,20 +27,27 @@ class Guard:
             it raises, the text counts as not kept, and the receipt names the error; if it returns None for the
             unmarked text as both, it has nothing to keep. Where there is nothing to keep, the content is.
         rejoin: tokens that must equal a stretch of the old text before its tail is copied.
-        horizon: maximum tokens of a rollout; 0 = three times `rejoin`.
+        horizon: maximum tokens of a rollout; 0 = four times `rejoin`.
         rollouts: maximum rollouts of a text, which bound what it costs; of a stream, of four windows.
         window: tokens of a stream that are decoded, changed and sent at a time, and more to the end of a sentence.
-        strengths: factors of the policy's strength, ascending; the next one is used when the one before is not enough.
+        strengths: factors of the policy's strength, ascending: places that the greatest marks are changed first, and
+            where steps are captured, only these.
+        loss: nats that a change may lose under the model, in its tokens and up to 24 behind them; two thirds of them in
+            a sentence with a number.
+        layout: whether line breaks between sentences and the signs of equations are changed too, which says nothing and
+            is lost where a text is set anew; never in JSON, code and tables, nor the lines of lists.
 
     Raises TypeError or ValueError naming the argument.
     """
 
     keeps: str | Callable[[str, str], bool] = DEFAULT
-    rejoin: int = 4
+    rejoin: int = 3
     horizon: int = 0
     strengths: Sequence[float] = field(default=(1.0, 1.5, 2.25))
-    rollouts: int = 96
+    rollouts: int = 256
     window: int = 64
+    loss: float = 3.0
+    layout: bool = True
 
     def __post_init__(self) -> None:
         name = self.keeps.partition(":")[0] if isinstance(self.keeps, str) else ""
@@ -58,10 +65,12 @@ class Guard:
             raise ValueError(f"keeps must name the fields of JSON, got {shown(self.keeps)}; use e.g. 'json:name,unit'")
         require_int("rejoin", self.rejoin, 2, 64)
         if self.horizon == 0 and not isinstance(self.horizon, bool):
-            object.__setattr__(self, "horizon", 3 * self.rejoin)
+            object.__setattr__(self, "horizon", 4 * self.rejoin)
         require_int("horizon", self.horizon, self.rejoin, 1 << 16)
         require_int("rollouts", self.rollouts, 1, 1 << 16)
         require_int("window", self.window, 8, 1 << 16)
+        require_number("loss", self.loss, 0, MAX_LOSS, closed=True)
+        require_bool("layout", self.layout)
         given = self.strengths
         if isinstance(given, str) or not isinstance(given, Sequence) or not 1 <= len(given) <= MAX_STRENGTHS:
             raise TypeError(

@@ -255,24 +255,19 @@ def test_streamer(llama: Any, capsys: pytest.CaptureFixture) -> None:
     assert capsys.readouterr().out.rstrip("\n") == tokenizer().decode(out[0, 9:])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_beams": 3}, "num_beams must be 1 for watermarked decoding, got 3"),
-        ({"watermarking_config": WatermarkingConfig()}, "watermarking_config must be None when a caw watermark"),
-        ({"guidance_scale": 1.5}, "guidance_scale must be 1"),
-        ({"return_dict_in_generate": True, "output_scores": True}, "returns sequences only, got output_scores=True"),
-        ({"return_dict_in_generate": True, "output_logits": True}, "returns sequences only, got output_logits=True"),
-        ({"watermark": "kgw"}, "watermark must be a caw watermark"),
-        ({"policy": 1.0}, "policy must be a caw policy"),
-        ({"caw_streamer": Recorder()}, "a streamer requires a batch of 1, got 3"),
-        ({"thtea": 0.5}, "thtea"),
-        ({"detectable_at": 1e-3}, "detectable_at"),
-        ({"position_ids": torch.arange(99).repeat(3, 1)}, "position_ids must count each prompt's tokens from 0"),
-        ({"position_ids": torch.ones(3, 9, dtype=torch.long)}, "position_ids must count each prompt's tokens from 0"),
-        ({"force_words_ids": [[5]]}, "force_words_ids"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"num_beams": 3}, "num_beams must be 1 for watermarked decoding, got 3"),
+    ({"watermarking_config": WatermarkingConfig()}, "watermarking_config must be None when a caw watermark"),
+    ({"guidance_scale": 1.5}, "guidance_scale must be 1"),
+    ({"return_dict_in_generate": True, "output_scores": True}, "returns sequences only, got output_scores=True"),
+    ({"return_dict_in_generate": True, "output_logits": True}, "returns sequences only, got output_logits=True"),
+    ({"watermark": "kgw"}, "watermark must be a caw watermark"), ({"policy": 1.0}, "policy must be a caw policy"),
+    ({"caw_streamer": Recorder()}, "a streamer requires a batch of 1, got 3"), ({"thtea": 0.5}, "thtea"),
+    ({"detectable_at": 1e-3}, "detectable_at"),
+    ({"position_ids": torch.arange(99).repeat(3, 1)}, "position_ids must count each prompt's tokens from 0"),
+    ({"position_ids": torch.ones(3, 9, dtype=torch.long)}, "position_ids must count each prompt's tokens from 0"),
+    ({"force_words_ids": [[5]]}, "force_words_ids"),
+])  # fmt: skip
 def test_what_cannot_be_honoured_is_refused(llama: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         llama.generate(**left_padded(), max_new_tokens=3, do_sample=False, custom_generate=caw.decode, **options)

@@ -35,10 +35,9 @@ def test_commands_take_them() -> None:
     assert own and own == {name: None if name == "beta" else NUMBERS[name] for name in own}
 
 
-@pytest.mark.parametrize(
-    ("evaluator", "beta"),
-    [("smollm2-135m", 1.0), ("smollm2-135m-paper", 1.0), ("qwen2.5-coder-0.5b", 2.0), ("qwen2.5-coder-1.5b", 2.0)],
-)
+@pytest.mark.parametrize(("evaluator", "beta"), [
+    ("smollm2-135m", 1.0), ("smollm2-135m-paper", 1.0), ("qwen2.5-coder-0.5b", 2.0), ("qwen2.5-coder-1.5b", 2.0),
+])  # fmt: skip
 def test_beta_is_that_of_the_evaluators_model(evaluator: str, beta: float) -> None:
     assert caw.CapacityPolicy(evaluator).beta == caw.CapacityPolicy(Evaluator.load(evaluator)).beta == beta
     assert caw.CapacityPolicy(evaluator, beta=3).beta == 3

@@ -78,15 +78,11 @@ def test_manifests_follow_their_schemas() -> None:
         validate(manifest, "1.31", strict=True)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["systemd-analyze", "verify", "--man=no", "UNIT"],
-        ["promtool", "check", "rules", str(FOLDER / "prometheus-rules.yaml")],
-        ["docker", "compose", "-f", str(FOLDER / "compose.yaml"), "config", "-q"],
-    ],
-    ids=lambda command: command[0],
-)
+@pytest.mark.parametrize("command", [
+    ["systemd-analyze", "verify", "--man=no", "UNIT"],
+    ["promtool", "check", "rules", str(FOLDER / "prometheus-rules.yaml")],
+    ["docker", "compose", "-f", str(FOLDER / "compose.yaml"), "config", "-q"],
+], ids=lambda command: command[0])  # fmt: skip
 def test_their_programs_accept_them(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which(command[0]) is None:
         pytest.skip(f"needs {command[0]}")

@@ -33,16 +33,10 @@ def test_greedy_texts_are_those_of_transformers(model: Any, own: dict[str, Any],
     assert out.sequences != generate(model).sequences
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"temperature": 1.5, "top_k": 40, "top_p": 0.8},
-        {"min_p": 0.3},
-        {"temperature": 0.7, "top_k": 40, "top_p": 0.95, "min_p": 0.1},
-        {"repetition_penalty": 1.5, "min_p": 0.1},
-    ],
-)
+@pytest.mark.parametrize("settings", [
+    {}, {"temperature": 1.5, "top_k": 40, "top_p": 0.8}, {"min_p": 0.3},
+    {"temperature": 0.7, "top_k": 40, "top_p": 0.95, "min_p": 0.1}, {"repetition_penalty": 1.5, "min_p": 0.1},
+])  # fmt: skip
 def test_samples_follow_transformers_distribution(model: Any, settings: dict[str, Any]) -> None:
     """Chi-square test of 3000 first tokens against transformers' processors; false alarms: 1 in 10 000."""
     ids, draws = PROMPTS[0], 3000

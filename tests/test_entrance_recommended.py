@@ -30,10 +30,9 @@ def test_drawn_texts_are_the_races_and_greedy_ones_the_lists(model: Any) -> None
     assert greedy.sequences != generate(model, max_new_tokens=30).sequences
 
 
-@pytest.mark.parametrize(
-    ("sampling", "family"),
-    [({}, "kgw"), (DRAWN, "exp"), ({**DRAWN, "temperature": 0.2}, "kgw"), ({**DRAWN, "temperature": 0.0101}, "kgw")],
-)
+@pytest.mark.parametrize(("sampling", "family"), [
+    ({}, "kgw"), (DRAWN, "exp"), ({**DRAWN, "temperature": 0.2}, "kgw"), ({**DRAWN, "temperature": 0.0101}, "kgw"),
+])  # fmt: skip
 def test_tests_are_by_the_detector_of_both(model: Any, sampling: dict[str, Any], family: str) -> None:
     out = generate(model, watermark=MARK, max_new_tokens=100, detectable_at=1e-2, **sampling)
     assert out.receipts is not None

@@ -12,8 +12,8 @@ from caw.settings import Settings
 
 
 def test_defaults_and_short_forms() -> None:
-    assert caw.Guard() == caw.Guard("content", rejoin=4, horizon=12, strengths=(1, 1.5, 2.25), rollouts=96)
-    assert caw.Guard("json", rejoin=5).horizon == 15
+    assert caw.Guard() == caw.Guard("content", 3, 12, (1, 1.5, 2.25), 256, 64, 2, True)
+    assert caw.Guard("json", rejoin=5).horizon == 20
     assert read_guard("results") == read_guard({"keeps": "results"}) == caw.Guard(keeps="results")
     assert Settings(detectable_at=0.1, guard="number").guard == caw.Guard("number")  # type: ignore[arg-type]
     assert caw.Guard().reader == caw.keeps.content() and caw.Guard("json").reader == caw.keeps.json()
@@ -22,7 +22,8 @@ def test_defaults_and_short_forms() -> None:
 
 
 def test_it_is_described_for_json() -> None:
-    said = {"keeps": "json", "rejoin": 4, "horizon": 12, "rollouts": 96, "window": 64, "strengths": [1.0, 2.0]}
+    said = {"keeps": "json", "rejoin": 3, "horizon": 12, "rollouts": 256, "window": 64, "loss": 2.0, "layout": True}
+    said["strengths"] = [1.0, 2.0]
     assert caw.Guard("json", strengths=(1, 2)).described() == said
     assert Settings(detectable_at=0.1, guard=caw.Guard("json", strengths=(1, 2))).tested()["guard"] == said
     assert "guard" not in Settings(detectable_at=0.1).tested()
@@ -46,7 +47,9 @@ def test_wrong_fields() -> None:
         ({"rejoin": 1}, ValueError, r"rejoin must be an integer in \[2, 64\], got 1"),
         ({"window": 7}, ValueError, r"window must be an integer in \[8, 65536\], got 7"),
         ({"rollouts": 0}, ValueError, r"rollouts must be an integer in \[1, 65536\], got 0"),
-        ({"horizon": 3}, ValueError, r"horizon must be an integer in \[4, 65536\], got 3"),
+        ({"horizon": 2}, ValueError, r"horizon must be an integer in \[3, 65536\], got 2"),
+        ({"loss": -1}, ValueError, r"loss must be a number in \[0, 100\], got -1"),
+        ({"layout": 1}, TypeError, "layout must be True or False, got 1; leave it out"),
         ({"strengths": ()}, TypeError, "strengths must be a list of 1 to 10 numbers"),
         ({"strengths": (1, 1)}, ValueError, "strengths must be ascending and above 0"),
         ({"strengths": (0, 1)}, ValueError, "strengths must be ascending and above 0"),

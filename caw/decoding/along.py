@@ -21,9 +21,8 @@ from caw.decoding.row_settings import MAX_MARGIN
 from caw.decoding.state import DecodeState
 from caw.decoding.trace import TokenTrace
 from caw.record import Record
-from caw.watermarks.base import MISSING
 
-OTHERS, EACH = 40, 4  # likeliest tokens that are looked at beside a choice, and how many of them are proposed
+OTHERS = 40  # likeliest tokens of a place that are looked at
 MOST_LOST = 8.0  # nats that such a one may lose
 POSITIONS = 64  # positions of a text at once; bounds the logits
 
@@ -33,30 +32,26 @@ class MarkedChoice:
     """A token that the mark would choose in place of the text's own.
 
     place: in the text. level: number of the first strength that chooses it. lost: log-probability that the change costs
-    there, in nats. entropy: of the model's distribution there, over its record, nats. trace: of the token, under that
-    strength.
+    there, in nats. trace: of the token, under that strength.
     """
 
     place: int
     token: int
     level: int
     lost: float
-    entropy: float
     trace: TokenTrace
 
 
 @dataclass(frozen=True)
 class TextReading:
     """since: the first place read. own: the unmarked model's log-probability of each token from there on, nats.
-    choices: what the mark would change, in order. others: at the same places, other tokens that show more of the key
-    than the text's own. beyond: such tokens at other places, which no strength changes, if the policy marks any. Both
-    only where the reading is from records."""
+    choices: what the mark would change, in order. likely: other likely tokens at all places, whatever the key, if the
+    policy marks any place; only where the reading is from records."""
 
     since: int
     own: list[float]
     choices: list[MarkedChoice]
-    others: list[MarkedChoice] = field(default_factory=list)
-    beyond: list[MarkedChoice] = field(default_factory=list)
+    likely: list[MarkedChoice] = field(default_factory=list)
 
 
 def read_along(
@@ -128,53 +123,30 @@ def read_records(
     likely = torch.where(named, records.values, -torch.inf).amax(dim=1)
     least = torch.where(records.values > -torch.inf, records.values, torch.inf).amin(dim=1)
     likely = torch.where(named.any(dim=1), likely, least) - records.logsumexp
-    others = _others(chooser, request, choices, records, since, len(strengths) - 1)
-    return TextReading(since, likely.tolist(), choices, *others)
+    return TextReading(since, likely.tolist(), choices, _likely(chooser, records, since, len(strengths) - 1))
 
 
-def _others(
-    chooser: "_Places", request: Request, choices: Sequence[MarkedChoice], record: Record, since: int, level: int
-) -> tuple[list[MarkedChoice], list[MarkedChoice]]:
-    """Tokens that show more of the key than the text's own, at the places of choices and at all others.
+def _likely(chooser: "_Places", record: Record, since: int, level: int) -> list[MarkedChoice]:
+    """The likeliest `OTHERS` tokens at each place that lose at most `MOST_LOST`, by the logits that the choice is made
+    from. None where the policy's strength is 0 at every place: such a text is not to be marked.
 
-    Of the likeliest `OTHERS` that lose at most `MOST_LOST`, the first `EACH`; likeliest by the logits that the choice
-    is made from. None where the policy's strength is 0 at every place: such a text is not to be marked. record: of the
-    text's places from `since` on. level: of those elsewhere, which no strength chooses.
+    record: of the text's places from `since` on. level: of all of them.
     """
-    mark = chooser.plan.marks.of(request.mark, request.row.key)
-    text, ends = chooser.text, chooser.ends
-    chosen = {choice.place: choice for choice in choices}
+    text, ends, found = chooser.text, chooser.ends, list[MarkedChoice]()
     places = [place for place, token in enumerate(text) if token not in ends and place in chooser.given]
-    if mark is None or not places or not any(strength for _, strength in chooser.given.values()):
-        return [], []
-    width, device = mark.window, record.ids.device
-    padded, at = torch.tensor([*[MISSING] * width, *text], device=device), torch.tensor(places, device=device)
-    entropy = torch.special.entr(record.probs[at - since]).sum(dim=1).tolist()
-    likely = chooser.likeliest(record, at - since)
-    tokens = torch.cat([padded[at + width, None], likely.ids[:, :OTHERS].clamp_min(0)], dim=1)
-    contexts = padded[at[:, None] + torch.arange(width, device=device)]
-    rows = torch.cat([contexts[:, None].expand(-1, tokens.shape[1], -1), tokens[:, :, None]], dim=2)
-    values = mark.score_tokens(rows.flatten()).values.view(rows.shape)[:, :, -1].tolist()
-    others: tuple[list[MarkedChoice], list[MarkedChoice]] = [], []
-    for place, ids, logits, shown, spread in zip(
-        places, tokens.tolist(), likely.values[:, :OTHERS].tolist(), values, entropy, strict=True
-    ):
-        choice = chosen.get(place)
-        top = next((logit for token, logit in zip(ids[1:], logits, strict=True) if token == ids[0]), logits[0])
-        but = {ids[0], *ends} | ({choice.token} if choice else set())
-        more = [
-            (token, max(top - logit, 0.0))
-            for token, logit, value in zip(ids[1:], logits, shown[1:], strict=True)
-            if value > shown[0] and token not in but and top - logit <= MOST_LOST
-        ]
-        for token, lost in more[:EACH]:
-            if choice:
-                trace = dataclasses.replace(choice.trace, token=token, candidates=(ids[0], token), choice=1)
-                others[0].append(dataclasses.replace(choice, token=token, lost=lost, trace=trace))
-            else:
-                trace = TokenTrace(token, *chooser.given[place], (ids[0], token), 1)
-                others[1].append(MarkedChoice(place, token, level, lost, spread, trace))
-    return others
+    if not any(strength for _, strength in chooser.given.values()):
+        return []
+    at = torch.tensor(places, device=record.ids.device) - since
+    likely = (Record.joined(chooser.scored) if chooser.penalised else record).take(at)
+    columns = (each[:, :OTHERS].tolist() for each in (likely.ids, likely.values))
+    for place, ids, logits in zip(places, *columns, strict=True):
+        old = text[place]
+        top = next((logit for token, logit in zip(ids, logits, strict=True) if token == old), logits[0])
+        for token, logit in zip(ids, logits, strict=True):
+            if token not in {-1, old, *ends} and top - logit <= MOST_LOST:
+                trace = TokenTrace(token, *chooser.given[place], (old, token), 1)
+                found.append(MarkedChoice(place, token, level, max(top - logit, 0.0), trace))
+    return found
 
 
 class _Places:
@@ -185,20 +157,14 @@ class _Places:
         self.plan, self.text, self.ends, self.device = plan, list(text), set(ends), device
         rows, room = POSITIONS + 2 + plan.history, len(text) + 1
         row = dataclasses.replace(request.row, strength_factor=plan.limits.strength_factor, margin=MAX_MARGIN)
+        plain = Request(request.ids, request.budget, row, request.occurrence, mark=request.mark)  # from its first token
         self.texts = texts_of(plan, room, rows)
         self.choosing = Choosing(plan, self.texts)
-        self.choosing.start([0], [dataclasses.replace(_plain(request), row=row)], [ends])
+        self.choosing.start([0], [plain], [ends])
         self.choosing.follow([0], [self.text[:since]])
         self.next = since
         self.given: dict[int, tuple[float, float]] = {}
         self.penalised, self.scored = request.row.penalised, list[Record]()
-
-    def likeliest(self, record: Record, at: torch.Tensor) -> Record:
-        """Return the likeliest tokens at places of the text (int64 [N]) by the logits that the choice is made from.
-
-        record: of the model's own distributions there; places count from its first.
-        """
-        return (Record.joined(self.scored) if self.penalised else record).take(at)
 
     def choose(
         self, window: torch.Tensor, record: Record, start: int, prompt: int, strengths: Sequence[float]
@@ -207,8 +173,7 @@ class _Places:
         plan, history = self.plan, self.plan.history
         first, last = self.next, start + window.shape[0] - 1 - (prompt - 1)  # places with a distribution of their own
         looks = plan.looks_ahead
-        until = last if looks else last + 1
-        until = min(until, len(self.text))
+        until = min(last if looks else last + 1, len(self.text))
         if until <= first or not strengths:
             return []
         for number, place in enumerate(range(first, until)):
@@ -217,15 +182,13 @@ class _Places:
         self.next = until
         at = torch.arange(first, until, device=self.device) + prompt - 1 - start
         empty = Record.empty(at.numel(), self.device)
-        before = [
-            record.take((at - back).clamp_min(0)).where(at - back < 0, empty) for back in range(1, history + 1)
-        ]  # fmt: skip
+        earlier = [at - back for back in range(1, history + 1)]
+        before = [record.take(each.clamp_min(0)).where(each < 0, empty) for each in earlier]
         following = record.take((at + 1).clamp_max(window.shape[0] - 1))
         choosing = copy.copy(self.choosing)
         choosing.texts = texts = self.texts.take(torch.arange(1, 1 + at.numel(), device=self.device))
         behind = first + prompt - 1 - start
         state = DecodeState.of(window[behind : behind + at.numel()], record.take(at), before)
-        entropy = torch.special.entr(state.current.probs).sum(dim=1)
         scores = window[behind : behind + at.numel()]
         if self.penalised:
             scores = choosing.warped(state)
@@ -239,11 +202,9 @@ class _Places:
                 capacity, sigma, choice = choosing.evaluate_and_select(state, ladder, following)
             else:
                 capacity, sigma, choice = choosing.choose(state, ladder, traced=True)
-            columns = (choice, ladder.counts, capacity, sigma, entropy)
-            rows = zip(
-                range(first, until), *(column.tolist() for column in columns), ladder.candidates.tolist(), strict=True
-            )
-            for place, index, count, importance, strong, spread, candidates in rows:
+            columns = (choice, ladder.counts, capacity, sigma, ladder.candidates)
+            rows = zip(range(first, until), *(column.tolist() for column in columns), strict=True)
+            for place, index, count, importance, strong, candidates in rows:
                 self.given[place] = importance, strong
                 token, text = candidates[index], self.text[place]
                 stray = (looks or self.penalised) and candidates[0] != text
@@ -252,10 +213,5 @@ class _Places:
                 here = place - first
                 lost = float(scores[here, text] - scores[here, token])
                 trace = TokenTrace(token, importance, strong, tuple(candidates[:count]), index)
-                changes[place] = MarkedChoice(place, token, level, lost, spread, trace)
+                changes[place] = MarkedChoice(place, token, level, lost, trace)
         return [changes[place] for place in sorted(changes)]
-
-
-def _plain(request: Request) -> Request:
-    """Return the request of the text from its first token on."""
-    return Request(request.ids, request.budget, request.row, request.occurrence, mark=request.mark)

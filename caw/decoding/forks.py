@@ -72,11 +72,14 @@ class Fork(Request):
     """A request for a text that begins as an earlier one.
 
     stem: keys and values of that one, written when a text with `saves` ends. old: the earlier text's tokens, drafts.
+    own: gets the log-probability, nats, of the likeliest token at each place behind the next one, if it is a list and
+    steps are not captured.
     """
 
     stem: Stem = field(default_factory=Stem, repr=False, compare=False)
     old: tuple[int, ...] = ()
     saves: bool = False
+    own: list[float] | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -192,11 +195,14 @@ class ForkDecoder(Decoder):
     def _collect(
         self, result: StepResult, rows: Sequence[ActiveSequence | None], on_token: StopCheck | None
     ) -> Iterator[ActiveSequence]:
-        emitted = result.emitted.tolist()
+        emitted, current = result.emitted.tolist(), self.state.current
+        likeliest = [] if self.plan.captured else (current.values.amax(dim=1) - current.logsumexp).tolist()
         for number, sequence in enumerate(rows):
             if sequence is None or sequence.finish_reason or not emitted[number]:
                 continue
             request = sequence.request
+            if likeliest and isinstance(request, Fork) and request.own is not None:
+                request.own.append(likeliest[number])
             if isinstance(request, Fork) and request.saves and (records := request.stem.records):
                 records.append(self.state.current.take(torch.tensor([number], device=result.tokens.device)))
         return super()._collect(result, rows, on_token)
@@ -247,32 +253,22 @@ class ForkDecoder(Decoder):
         return torch.cat(parts)
 
     def _read(self, number: int, index: int, request: ReadRequest) -> None:
-        """Read a text in an empty row, and leave the row."""
-        stem = request.stem
+        """Read a text in an empty row, and leave the row; one whose records were kept without a forward."""
+        stem, known, facts = request.stem, list(request.known), self.plan.facts
+        ends = request.row.ends_of(facts.ends, facts.vocab_size)
+        asked: dict[str, Any] = {"since": request.since, "strengths": request.strengths}
         if stem.records and stem.text == request.text and stem.since <= request.since:
-            self._answer(index, request)
-            return
-        known = list(request.known)
-        same = min(common_length([request.stem.ids, known]), len(known) - 1)
-        self._copy(number, request.stem, known, same)
-        ends = request.row.ends_of(self.plan.facts.ends, self.plan.facts.vocab_size)
-        row = torch.tensor([number], device=self.cache.lengths.device)
-        reading = read_along(
-            self.model, self.cache, row, self.reading, request, request.text, ends,
-            since=request.since, strengths=request.strengths, have=same,
-        )  # fmt: skip
-        self.held[number] = known
-        self.cache.lengths[number] = 0
-        self.read.append(ReadSequence(index, request, ends, finish_reason="read", reading=reading))
-
-    def _answer(self, index: int, request: ReadRequest) -> None:
-        """Answer a reading from the records that were kept when the text was decoded."""
-        ends = request.row.ends_of(self.plan.facts.ends, self.plan.facts.vocab_size)
-        record = Record.joined(request.stem.records[request.since - request.stem.since :])
-        reading = read_records(
-            self.reading, request, request.text, ends, record,
-            since=request.since, strengths=request.strengths,
-        )  # fmt: skip
+            record = Record.joined(stem.records[request.since - stem.since :])
+            reading = read_records(self.reading, request, request.text, ends, record, **asked)
+        else:
+            same = min(common_length([stem.ids, known]), len(known) - 1)
+            self._copy(number, stem, known, same)
+            row = torch.tensor([number], device=self.cache.lengths.device)
+            reading = read_along(
+                self.model, self.cache, row, self.reading, request, request.text, ends, have=same, **asked
+            )
+            self.held[number] = known
+            self.cache.lengths[number] = 0
         self.read.append(ReadSequence(index, request, ends, finish_reason="read", reading=reading))
 
     def _copy(self, number: int, stem: Stem, known: list[int], same: int) -> None:

@@ -25,8 +25,10 @@ WORD = r"[^\W\d_][\w'’-]*"
 FAULTS = {  # name -> what is found; of words, which
     "a word written twice": re.compile(rf"\b({WORD})(?=[\s,;]+\1\b)", re.IGNORECASE),
     "words written twice": re.compile(rf"\b({WORD}(?:\s+{WORD}){{1,3}})(?=[\s,;]+\1\b)", re.IGNORECASE),
+    "a word joined to itself": re.compile(rf"\b({WORD})\b,? (?:and|or)(?: other)? \1\b", re.IGNORECASE),
     "punctuation written twice": re.compile(r"[,;:](?=\s*[,;:])|(?<!\.)\.\.(?!\.)|\.(?=\s+[.,;])|,(?=\s*\.)"),
     "a space before punctuation": re.compile(r"(?<=\w)[ \t]+[,;.!?](?=\s|\Z)"),
+    "a comma at the end of a line": re.compile(r",(?=[ \t]*\n)"),
     "two spaces": re.compile(r"(?<=\S)(?:  +(?=\S)|[ \t]+\n)"),
     "a line that begins with a space": re.compile(r"(?:\A|\n) (?=\S)"),
     "a line without its stop": re.compile(r"(?<=\w)\n(?=[A-Z])"),
@@ -36,7 +38,7 @@ FAULTS = {  # name -> what is found; of words, which
     "half a character": re.compile("\ufffd"),
     "a sentence that begins small": re.compile(
         r"(?<=[^\W\d_]{2})(?<!\betc)(?<!\bvs)(?<!\bapprox)[.!?]['\"”’)\]]*\s+(?=[^\W\dA-Z_])(?=[a-zß-öø-ÿ])"
-        r"|\.\n(?=[a-zß-öø-ÿ])"
+        r"|\.\n(?=[a-zß-öø-ÿ])|\A(?=[a-zß-öø-ÿ])"
     ),
 }
 NUMBERED = re.compile(r"^[ \t]*(?:[-*#>]+[ \t]*)?(?:Step[ \t]+)?(\d{1,3})[.):](?=[\s.*])", re.MULTILINE)
@@ -54,9 +56,9 @@ def broken(old: Sequence[int], patches: Sequence[Patch], text_of: Callable[[list
         if why := damaged(text_of(here), text_of(new)):
             return why
         for patch in moved:
-            if _glued(here, new, patch.start, shift, text_of):
+            if _meets(new, patch.start + shift, text_of) and not _meets(here, patch.start, text_of):
                 return "a word glued to the one before"
-            shift += len(patch.tokens) - (patch.end - patch.start)
+            shift += patch.longer
     return ""
 
 
@@ -135,11 +137,6 @@ def _leaps(text: str) -> Counter[tuple[int, int]]:
     """Count pairs of numbers of a list that do not follow each other."""
     numbers = [int(match[1]) for match in NUMBERED.finditer(text)]
     return Counter((one, two) for one, two in itertools.pairwise(numbers) if two not in (one + 1, 1))
-
-
-def _glued(old: list[int], new: list[int], place: int, shift: int, text_of: Callable[[list[int]], str]) -> bool:
-    """Tell whether a changed token goes on without a space where the old one did not."""
-    return _meets(new, place + shift, text_of) and not _meets(old, place, text_of)
 
 
 def _meets(tokens: list[int], place: int, text_of: Callable[[list[int]], str]) -> bool:

@@ -12,22 +12,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from caw.decoding.decoder import Decoder
-from caw.decoding.forks import ForkDecoder, Stem
+from caw.decoding.forks import ForkDecoder
 from caw.decoding.plan import Plan
 from caw.decoding.prompt_cache import PromptCache
 from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.stopping import StopStrings
 from caw.detectable.attempts import Add, Attempts, Finished
 from caw.detectable.receipts import Receipt, write_receipt
-from caw.detectable.search import Ended, GuardSearch, Rollout, TextRules
+from caw.detectable.search import Ended, GuardSearch, TextRules
 from caw.detectable.selection import Candidate
+from caw.detectable.splicing import Rollout
 from caw.detectable.trial import Trial
 from caw.detectable.windows import Window, WindowSearch, by_window
 from caw.guard import Guard
 from caw.policies import Policy
 from caw.settings import Settings
 
-ROWS = 8  # rollouts of a text that share a forward, where there is only one text
+ROWS = 16  # rollouts of a text that share a forward, where there is only one text
 FEW = 4  # rollouts of a text at once, where others share the batch that this knows nothing of
 
 
@@ -40,10 +41,6 @@ class _TextSearch:
     sent: int
     running: Any = None
     asked: int = 1
-
-    @property
-    def stem(self) -> Stem:
-        return self.search.stem
 
 
 class GuardedTexts(Attempts):
@@ -118,7 +115,7 @@ class GuardedTexts(Attempts):
 
     def on_finished(self, sequence: ActiveSequence, add: Add) -> Finished | None:
         text, number = self.owners[sequence.index]
-        if text.stem.closed:  # a rollout that nobody needs any more
+        if text.search.stem.closed:  # a rollout that nobody needs any more
             return None
         if sequence.error and not isinstance(sequence.request, Rollout):
             return self._close(text, sequence, None)
@@ -143,7 +140,7 @@ class GuardedTexts(Attempts):
         return self._close(text, sequence, receipt)
 
     def _close(self, text: _TextSearch, sequence: ActiveSequence, receipt: Receipt | None) -> Finished:
-        text.stem.close()
+        text.search.stem.close()
         self.open -= 1
         return text.place, sequence, receipt
 

@@ -1,11 +1,11 @@
 """What a guarded text must keep of its unmarked one: a reader's verdict on each text, asked once and remembered."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
-from caw.keeps import Content, Keeps, Results, reads
+from caw.keeps import Content, Keeps, reads
 from caw.keeps.parts import content_of
 
 REJECTED = "keeps must return True for the unmarked text as both, got False; compare the texts"
@@ -21,7 +21,6 @@ class Keeping:
     Args:
         reader: of the guard. names: words that are names even where they begin a sentence.
 
-    possible: tells of a text's beginning whether the whole may keep what it must; None = not known of a beginning.
     error: the last one of the caller's own reader, else empty. lost: the reader rejects the unmarked text itself, or
     raised on it twice, so that no other can be kept.
     """
@@ -42,7 +41,6 @@ class Keeping:
             self.error = self.error or REJECTED
         self.nothing = self.reader is not None and verdict is None
         self.silent = self.reader is None or (self.nothing and something)
-        self.possible: Callable[[str], bool] | None = self._possible if isinstance(self.reader, Results) else None
 
     def __call__(self, text: str) -> bool:
         if (self.reader is None or self.nothing) and content_of(text, self.names) != self.content:
@@ -54,10 +52,6 @@ class Keeping:
         if self.nothing and text != self.unmarked:
             return None
         return self.verdicts.get(text) is not False
-
-    def _possible(self, begun: str) -> bool:
-        assert isinstance(self.reader, Results)
-        return self.reader.possible(self.unmarked, begun)
 
     def _said(self, text: str) -> bool | None:
         """Return what the reader says of a text, None if it has nothing to keep; False if it raises."""

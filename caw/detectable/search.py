@@ -1,9 +1,10 @@
 """The search of one guarded text: which changes make it detected, within what the guard allows.
 
-The unmarked text comes first. Its distributions say what a mark would change in it. These proposals are tried in order,
-the best first: the text is forked with the changed token, and the unmarked model goes on. One that rejoins is a patch
-of the unmarked text. Patches at different places are put together, as long as the text keeps what it must and the
-detector's p-value falls, until it is detected.
+The unmarked text comes first. Its layout (`layout.py`) and other words that its distributions call likely are patches
+of it, whatever the key: a word is changed in a fork of the text, the unmarked model goes on, and where that rejoins,
+the old tail follows. Patches at different places are put together under the sub-key under which they lose the least
+(`combining.py`), as long as the text keeps what it must, until it is detected. Then the model reads it, and a patch
+that loses too much there is none. More words are tried only while this is not enough.
 
 Every rollout begins in the unmarked text, so none waits for another one, and they are judged in the order in which they
 were proposed: how many are made at once changes no text, only how many are made in vain. Every text is tested as it
@@ -13,38 +14,45 @@ would leave, by the detector; nothing here reads a right answer.
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
-from caw.decoding.along import MarkedChoice
+from caw.decoding.along import MarkedChoice, TextReading
 from caw.decoding.forks import Fork, ReadRequest, ReadSequence, Stem
 from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace, TokenTrace
+from caw.detectable.combining import SubkeyEvidence, combined, reads_subkeys
 from caw.detectable.damage import broken, disordered, unclosed
 from caw.detectable.keeping import Keeping
+from caw.detectable.layout import layout_patches
+from caw.detectable.losses import BEHIND, exceeds, limits_of
 from caw.detectable.receipts import GuardReport
-from caw.detectable.splicing import Patch, hopeless, most_gain, rejoined, spliced
+from caw.detectable.splicing import Patch, Rolled, Rollout, rejoined, spliced
 from caw.detectable.trial import Trial, Verdict
+from caw.detection.ids import to_ids
 from caw.guard import Guard
+from caw.keeps import Json, Parses
 from caw.keeps.parts import names_in
 from caw.policies import FixedStrength
 from caw.policies.mark import Mark
 from caw.settings import Settings
 from caw.watermarks import Watermark
 
-NORMAL = NormalDist()
-ROLLOUT = 3.0  # nats that a rollout counts as
-# chance that a change rejoins, what entropy takes from it, per nat, and up to how many
-SURE, DOUBT, UNSURE = 0.7, 0.15, 3.0
+NORMAL, NAN, INF = NormalDist(), float("nan"), float("inf")
+TRIED, SLACK = 8, 0.2  # sub-keys under which patches are put together; z that may seem to be missing
+PORTION, READINGS = 8, 12  # rollouts between two trials to put patches together; texts that are read for what they lose
+LAYOUT = 0.5  # nats that a patch of the layout counts as
+REJOINS = 0.35  # share of proposals that become patches
 LENGTHS, FEW_TOKENS = 0.1, 4  # share of a text's tokens by which its length may change, and tokens that always may
 
 # A search yields further requests and is sent one sequence: (the number of its request, from 0, and itself)
 Numbered = tuple[int, ActiveSequence]
-Asked = Generator[list[Request], Numbered, "Ended"]
+T = TypeVar("T")
+Asks = Generator[list[Request], Numbered, T]
 
 
 @dataclass
@@ -71,39 +79,8 @@ class Version:
         return z_of(self.verdict.result.p_value)
 
 
-@dataclass(frozen=True)
-class Rolled:
-    """A patch that was rolled out. gain: of z, alone. lost: nats. trace: of its tokens. strength: that chose it."""
-
-    patch: Patch
-    gain: float
-    lost: float
-    trace: list[TokenTrace]
-    strength: float
-
-
 def z_of(p_value: float) -> float:
     return -NORMAL.inv_cdf(min(max(p_value, 1e-300), 1 - 1e-15))
-
-
-@dataclass(frozen=True)
-class Rollout(Fork):
-    """A fork behind a change at `place` of the text `old`, unmarked, until it rejoins, goes wrong or has gone too far.
-
-    possible: tells from its tokens whether it may still keep what it must; None = not asked.
-    """
-
-    place: int = 0
-    count: int = 8
-    horizon: int = 32
-    possible: Callable[[Sequence[int]], bool] | None = field(default=None, repr=False, compare=False)
-
-    def over(self, tokens: Sequence[int]) -> bool:
-        if self.stem.closed or rejoined(self.old, tokens, self.place, self.count) is not None:
-            return True
-        if hopeless(self.old, tokens, self.place, self.count, self.horizon):
-            return True
-        return self.possible is not None and not self.possible(tokens)
 
 
 class TextRules(Protocol):
@@ -129,117 +106,177 @@ class GuardSearch:
         settings: Settings, together: Callable[[], int], rules: TextRules | None = None,
     ) -> None:  # fmt: skip
         self.guard, self.strengths, self.stops, self.trial = guard, tuple(strengths), stops, trial
-        self.own = trial  # under the sub-key that the unmarked text shows most of, once it is there
+        self.own = trial  # under the sub-key that marks the text, once it is there
+        self.subkeys: SubkeyEvidence | None = None  # of a mark with several
+        self.likely, self.limits = list[float](), list[float]()  # nats of each unmarked token; that a change may lose
         self.traces, self.together, self.rules = settings.return_trace, together, rules
         self.all_or_nothing = settings.on_undetected == "unmarked"
         row = dataclasses.replace(request.row, strength_factor=0.0)
         self.stem, self.request, self.asked = Stem(), request, dataclasses.replace(request, row=row)
         self.subkey: int | None = None  # None = that of which the unmarked text shows most
         self.keeping: Keeping | None = None  # of the unmarked text, once it is there and not detected
-        self.rollouts, self.rolled = 0, 0  # and their tokens
-        self.versions: dict[tuple[int, ...], Version | None] = {}  # spliced texts, None = not allowed
+        self.rollouts, self.rolled, self.readings = 0, 0, 0  # and their tokens; of changed texts
+        self.cheap: list[Rolled] = []  # patches that alone lose little enough
+        self.spliced: dict[tuple[int, ...], tuple[list[int], str] | None] = {}  # changed texts, None = not allowed
         self.asking: list[Request] = []
         self.requests = 0  # asked for so far
         self.arrived: dict[int, ActiveSequence] = {}
 
     # The search -----------------------------------------------------------------------------------------------------
 
-    def run(self) -> Asked:
+    def run(self) -> Asks[Ended]:
         asked = self.asked
         first = Fork(asked.ids, asked.budget, asked.row, asked.occurrence, asked.begun, self.stem, saves=True)
         whole = yield from self._answer(self._ask(first))
         return (yield from self.settle(whole))
 
-    def settle(self, whole: ActiveSequence) -> Asked:
+    def settle(self, whole: ActiveSequence) -> Asks[Ended]:
         """Search the changes of an unmarked text, behind the tokens that it was asked to begin with."""
-        self.unmarked = whole
-        base = self._version(whole.tokens)
+        self.unmarked, self.keeping = whole, None
+        text = self.stops.shown(self._visible(whole.tokens))
+        base = Version(list(whole.tokens), text, self.trial(text, self.request.row.key))
         if base.verdict.found or len(whole.tokens) < 2:  # of one token nothing can be rejoined
-            return self._ended(base, _Progress(base))
-        self.own = self.trial.of_subkey(base.text, self.request.row, self.subkey)
-        base = dataclasses.replace(base, verdict=self.own(base.text))
-        self.original = base.text
-        names = names_in(self.stops.text(list(self.request.ids))) | names_in(base.text)
-        self.keeping = Keeping(self.guard.reader, base.text, names)
+            return self._ended(_Progress(base))
+        self.own = self.trial.of_subkey(text, self.request.row, self.subkey)
+        base = self.base = Version(base.tokens, text, self.own(text))
+        names = names_in(self.stops.text(list(self.request.ids))) | names_in(text)
+        self.keeping = Keeping(self.guard.reader, text, names)
         if self.keeping.lost:
-            return self._ended(base, _Progress(base))
-        answer = yield from self._answer(self._ask(self._reading(base.tokens)))
-        assert isinstance(answer, ReadSequence) and answer.reading is not None
-        reading = answer.reading
-        state = _Progress(base)
-        for proposals in (reading.choices, reading.others, reading.beyond):
-            yield from self._try(base, state, self._ordered(base, proposals) if not state.over else [])
-        yield from self._try(base, state, state.covered, again=True)
-        if state.over:
-            self._prune(base, state)
-        return self._ended(base, _Progress(base) if self.all_or_nothing and not state.over else state)
+            return self._ended(_Progress(base))
+        begun, state = len(self.asked.begun), _Progress(base)
+        reading = yield from self._likelihoods(self._ask(self._reading(base.tokens, begun, self.strengths)))
+        self.likely, self.readings, self.spliced, self.cheap = [0.0] * begun + reading.own, 0, {}, []
+        self.limits = limits_of([self.stops.text([token]) for token in base.tokens], self.guard.loss)
+        several = reads_subkeys(mark := self._marking) and reading.likely
+        self.subkeys = SubkeyEvidence(mark) if several else None
+        state.rolled, state.fresh = self._layout(), True
+        yield from self._put_together(state)
+        if not state.over:
+            yield from self._try(state, self._ordered(reading.likely or reading.choices, state.rolled))
+        if not state.over and not self.all_or_nothing:
+            yield from self._put_together(state, anyhow=True)
+        return self._ended(_Progress(base) if self.all_or_nothing and not state.over else state)
 
-    def _try(
-        self, base: Version, state: _Progress, proposals: Sequence[MarkedChoice], *, again: bool = False
-    ) -> Generator[list[Request], Numbered, None]:
-        """Roll proposals out, in order, until the text is detected or has had all its rollouts.
-
-        One whose place a patch that is taken has changed already is left for later, `again`: it may do better.
-        """
-        waiting, flying = deque(proposals), deque[tuple[MarkedChoice, int | None]]()
+    def _try(self, state: _Progress, proposals: Sequence[MarkedChoice]) -> Asks[None]:
+        """Roll proposals out, in order, until the text is detected or has had all its rollouts."""
+        waiting, flying, due = deque(proposals), deque[tuple[MarkedChoice, int]](), self.rollouts + PORTION
         while (waiting or flying) and not state.over and self.rollouts < self.guard.rollouts:
             room = min(max(self.together(), 1), self.guard.rollouts - self.rollouts)
             while waiting and len(flying) < room:  # some in vain: a row more costs little, an empty one as much
-                choice, number = waiting.popleft(), None
-                if again or not state.covers(choice):
-                    number = self._ask(self._rollout(base, choice))
-                flying.append((choice, number))
+                choice = waiting.popleft()
+                flying.append((choice, self._ask(self._rollout(choice))))
             choice, number = flying.popleft()
-            if not again and state.covers(choice):  # now; what was asked meanwhile counts as if it had not been
-                state.covered.append(choice)
-                continue
-            number = self._ask(self._rollout(base, choice)) if number is None else number
             sequence = yield from self._answer(number)
             self.rollouts += 1
             self.rolled += len(sequence.tokens) - choice.place
-            if one := self._rolled(base, choice, sequence):
+            one = self._rolled(choice, sequence)
+            if one and all(one.patch != other.patch for other in state.rolled):
                 state.rolled.append(one)
-                state.best, state.taken = self._with(base, state.best, state.taken, one)
-        if not state.over and state.rolled:
-            self._recombine(base, state)
+                state.fresh = True
+            if self.rollouts >= due:
+                due += max(PORTION, self.rollouts // 4)
+                yield from self._put_together(state)
+        yield from self._put_together(state)
 
-    def _recombine(self, base: Version, state: _Progress) -> None:
-        """Put patches together anew, those that gain the most first, beside those that are taken and without them."""
-        most = most_gain([(one.patch, one.gain) for one in state.rolled])
-        order = sorted(state.rolled, key=lambda one: -one.gain)
-        for begun in ([state.rolled[number] for number in most], list(state.taken), []):
-            taken, best = begun, base
-            if begun:
-                version = self._allowed(base, [one.patch for one in begun])
-                if version is None:
-                    continue
-                best = version
-            before: list[Rolled] | None = None
-            while before != taken and not best.verdict.found:
-                before = taken
-                for one in order:
-                    if not best.verdict.found and one not in taken:
-                        best, taken = self._with(base, best, taken, one)
-            if best.verdict.result.p_value < state.best.verdict.result.p_value:
-                state.best, state.taken = best, taken
-            if state.over:
+    def _put_together(self, state: _Progress, *, anyhow: bool = False) -> Asks[None]:
+        """Put patches together, and have the text read that comes of it; one that loses too much there is none.
+
+        anyhow: also if the text is not detected.
+        """
+        while state.rolled and (state.fresh or anyhow) and self.readings < READINGS:
+            self.own, version, taken = self._cheapest(state.rolled, anyhow=anyhow)
+            state.fresh = False
+            if not taken or not (version.verdict.found or anyhow):
                 return
+            dear = yield from self._dear(version, taken)
+            if dear and version.verdict.found:
+                state.rolled, state.fresh = [one for one in state.rolled if one not in dear], True
+                continue
+            while dear:  # the others are read again without them, which lose something else there
+                taken = [one for one in taken if one not in dear]
+                left = self._allowed([one.patch for one in taken]) if taken else None
+                if left is None:
+                    return
+                version, dear = left, (yield from self._dear(left, taken))
+            new, old = (self.trial(each.text, self.request.row.key).result.p_value for each in (version, self.base))
+            if version.verdict.found or new < old:
+                state.best, state.taken = version, taken
+            return
 
-    def _prune(self, base: Version, state: _Progress) -> None:
-        """Leave out patches that a detected text can do without, those that lose the most likelihood first."""
-        for one in sorted(state.taken, key=lambda one: -one.lost):
-            trial = [other for other in state.taken if other is not one]
-            version = self._allowed(base, [other.patch for other in trial]) if trial else None
-            if version is not None and version.verdict.found:
-                state.best, state.taken = version, trial
+    def _cheapest(self, rolled: Sequence[Rolled], *, anyhow: bool) -> tuple[Trial, Version, list[Rolled]]:
+        """The test, text and patches of the sub-key under which a detected text loses the least; if none is detected,
+        of that with the least p-value. Those that promise too little are tried if `anyhow`.
+        """
+        patches, lost = [one.patch for one in rolled], [one.cost for one in rolled]
+        needed = z_of(self.own.detector.fpr) - SLACK  # by a normal law, which asks for less than the exact one
+        made: list[tuple[tuple[bool, float], Trial, Version, list[Rolled]]] = []
+        keys: Sequence[int | None] = [self.subkey]
+        if self.subkeys is not None:
+            evidence = self.subkeys.of(self._visible(self.base.tokens), patches)
+            if self.subkey is None:
+                keys = evidence.tried(-INF if anyhow else needed, TRIED)
+        for key in keys:
+            if self.subkeys is None or key is None:
+                alone = [self._allowed([patch]) for patch in patches]
+                gains, best = [0.0 if one is None else one.z - self.base.z for one in alone], list[int]()
+            else:
+                self.own = self.trial.of_subkey("", self.request.row, key)
+                gains, best = evidence.gains[key].tolist(), evidence.best(key)
 
-    def _with(self, base: Version, best: Version, taken: list[Rolled], one: Rolled) -> tuple[Version, list[Rolled]]:
-        """Add a patch to a text, in place of those that it meets, if the p-value falls."""
-        trial = [*(other for other in taken if not one.patch.meets(other.patch)), one]
-        version = self._allowed(base, [each.patch for each in trial])
-        if version is not None and version.verdict.result.p_value < best.verdict.result.p_value:
-            return version, trial
-        return best, taken
+            def version(numbers: Sequence[int]) -> tuple[Version, bool] | None:
+                some = self._allowed([patches[number] for number in numbers])
+                return None if some is None else (some, some.verdict.found)
+
+            def shown(numbers: Sequence[int], key: int | None = key) -> float:
+                some = [patches[number] for number in numbers]
+                if abs(sum(patch.longer for patch in some)) > self._most_longer():
+                    return -INF
+                if self.subkeys is not None and key is not None:
+                    return self.subkeys.shown(self._visible(spliced(self.base.tokens, some)), some, key)
+                text = self._allowed(some) if some else self.base
+                return -INF if text is None else text.z
+
+            numbers, text, found = combined(patches, lost, gains, best, needed, shown, version)
+            if text is not None:
+                taken = [rolled[number] for number in numbers]
+                lost_by = sum(one.cost for one in taken) if found else -text.z
+                made.append(((not found, lost_by), self.own, text, taken))
+        if not made:
+            return self.own, self.base, []
+        return min(made, key=lambda each: each[0])[1:]
+
+    def _dear(self, version: Version, taken: Sequence[Rolled]) -> Asks[list[Rolled]]:
+        """Have patches read that change words, each alone once, and then all together; return those by which the text
+        loses too much: in all, with copied tokens behind them, or half of that at one of these. Those behind the
+        budget, where the others make the text longer than that, are none either.
+
+        In a text with several, what one makes unlikely may be another one's. So those that are too dear alone go first.
+        """
+        order, places, longer = sorted(taken, key=lambda one: one.patch.start), list[int](), 0
+        for one in order:
+            places.append(one.patch.start + longer)
+            longer += one.patch.longer
+        dear = [one for one, place in zip(order, places, strict=True) if place >= len(version.tokens)]
+        words = [one for one in order if not (one.layout or one in dear)]
+        numbers: dict[int, Rolled] = {}
+        for one in words:
+            if one not in self.cheap:
+                until = min(one.patch.start + len(one.patch.tokens) + BEHIND, self.asked.budget)
+                tokens = spliced(self.base.tokens, [one.patch])[:until]
+                numbers[self._ask(self._reading(tokens, one.patch.start))] = one
+        for number, one in numbers.items():
+            own = (yield from self._likelihoods(number)).own
+            (dear if exceeds(self.limits, self.likely, one.patch, own) else self.cheap).append(one)
+        if dear or len(words) < 2:
+            return dear
+        self.readings += 1
+        since = places[order.index(words[0])]
+        own = (yield from self._likelihoods(self._ask(self._reading(version.tokens, since)))).own
+        ends = [*(one.patch.start for one in order[1:]), None]
+        return [
+            one for one, place, end in zip(order, places, ends, strict=True)
+            if one in words and exceeds(self.limits, self.likely, one.patch, own[place - since :], end)
+        ]  # fmt: skip
 
     # What is asked of the decoder -------------------------------------------------------------------------------------
 
@@ -249,7 +286,7 @@ class GuardSearch:
         self.requests += 1
         return self.requests - 1
 
-    def _answer(self, number: int) -> Generator[list[Request], Numbered, ActiveSequence]:
+    def _answer(self, number: int) -> Asks[ActiveSequence]:
         """Wait for a sequence; others may come first."""
         while number not in self.arrived:
             asking, self.asking = self.asking, []
@@ -257,22 +294,27 @@ class GuardSearch:
             self.arrived[other] = sequence
         return self.arrived.pop(number)
 
-    def _rollout(self, base: Version, choice: MarkedChoice) -> Rollout:
-        asked = self.asked
-        begun = (*base.tokens[: choice.place], choice.token)
-        assert self.keeping is not None
+    def _rollout(self, choice: MarkedChoice) -> Rollout:
+        asked, old = self.asked, self.base.tokens
+        begun = (*old[: choice.place], choice.token)
         return Rollout(
-            asked.ids, asked.budget, asked.row, asked.occurrence, begun, self.stem, tuple(base.tokens),
-            place=choice.place, count=self.guard.rejoin, horizon=self.guard.horizon,
-            possible=self._possible if self.keeping.possible else None,
+            asked.ids, asked.budget, asked.row, asked.occurrence, begun, self.stem, tuple(old),
+            own=[], place=choice.place, count=self.guard.rejoin, horizon=self.guard.horizon,
         )  # fmt: skip
 
-    def _reading(self, tokens: Sequence[int]) -> ReadRequest:
+    def _reading(self, tokens: Sequence[int], since: int, strengths: tuple[float, ...] = ()) -> ReadRequest:
+        """A request to read a text from a place on, and to say what the mark would change in it at these strengths."""
         asked, row = self.asked, dataclasses.replace(self.request.row, strength_factor=self.strengths[-1])
         return ReadRequest(
             asked.ids, asked.budget, row, asked.occurrence, tuple(tokens[:-1]), self.stem, last=tokens[-1],
-            since=len(asked.begun), strengths=self.strengths, mark=self._mark,
+            since=since, strengths=strengths, mark=self._mark,
         )  # fmt: skip
+
+    def _likelihoods(self, number: int) -> Asks[TextReading]:
+        """Wait for a text that is read."""
+        answer = yield from self._answer(number)
+        assert isinstance(answer, ReadSequence) and answer.reading is not None
+        return answer.reading
 
     @property
     def _mark(self) -> Mark | None:
@@ -281,37 +323,67 @@ class GuardSearch:
         several = self.trial.marking(self.request.row).family > 1
         return Mark(mark, FixedStrength()) if several and isinstance(mark, Watermark) else self.request.mark
 
+    @property
+    def _marking(self) -> Watermark:
+        """What marks the text, with all its sub-keys."""
+        row = self.request.row
+        mark = self.trial.marking(row)
+        mark = mark if row.key is None else mark.with_key(row.key)
+        assert isinstance(mark, Watermark)
+        return mark
+
     # Proposals --------------------------------------------------------------------------------------------------------
 
-    def _ordered(self, base: Version, proposals: Sequence[MarkedChoice]) -> list[MarkedChoice]:
-        """Order proposals: those that touch no digit first, then the most evidence for what they cost.
+    def _ordered(self, proposals: Sequence[MarkedChoice], layout: Sequence[Rolled]) -> list[MarkedChoice]:
+        """Order proposals: places that the policy marks first, then what adds the most to the evidence for what it
+        loses, other places before other words of one.
 
-        The evidence is that of the text with the one token changed, times the chance that the text rejoins; what
-        follows it may change too. What gives none is left out.
+        The evidence is that of the text with the one token changed, under the sub-key that promises the most; what
+        follows it may change too. Those that nothing can follow, that lose too much or that the rules do not allow are
+        left out.
         """
-        proposals = [each for each in proposals if each.place + 1 < self.asked.budget]
+        base, most = self.base, self.limits
+        near = [each for each in proposals if each.place + 1 < self.asked.budget and self.stops.text([each.token])]
+        proposals = [each for each in near if each.lost <= most[each.place]]
         if self.rules is not None:
             may = self.rules.allowed(base.tokens, [(each.place, each.token) for each in proposals])
             proposals = [each for each, allowed in zip(proposals, may, strict=True) if allowed]
-        tokens = [list(base.tokens) for _ in proposals]
-        for text, choice in zip(tokens, proposals, strict=True):
-            text[choice.place] = choice.token
-        results: Any = self.own.detector([self.stops.shown(self._visible(text)) for text in tokens])
-        priced = []
-        for choice, result in zip(proposals, results, strict=True):
-            gain = z_of(result.p_value) - base.z
-            pair = self.stops.text([choice.token]) + self.stops.text([base.tokens[choice.place]])
-            chance = SURE - DOUBT * min(choice.entropy, UNSURE)
-            if len(base.tokens) - choice.place < self.guard.rejoin + 2:
-                chance /= 2
-            if gain > 0:
-                digit = any(char.isdigit() for char in pair)
-                priced.append((digit, (ROLLOUT + choice.lost) / (chance * gain), choice))
-        return [choice for *_, choice in sorted(priced, key=lambda each: each[:2])]
+        patches = [Patch(each.place, each.place + 1, (each.token,)) for each in proposals]
+        worth = [1 - each.lost / most[each.place] if most[each.place] else 1.0 for each in proposals]
+        if self.subkeys is None:
+            texts = [self.stops.shown(self._visible(spliced(base.tokens, [patch]))) for patch in patches]
+            gains = [z_of(result.p_value) - base.z for result in self.own.detector(texts)]
+        else:
+            evidence = self.subkeys.of(self._visible(base.tokens), [*(one.patch for one in layout), *patches])
+            promise = evidence.promise([1.0] * len(layout) + [REJOINS * each for each in worth])
+            key = int(promise.argmax()) if self.subkey is None else self.subkey
+            gains = evidence.gains[key, len(layout) :].tolist()
+        values = [gain * each for gain, each in zip(gains, worth, strict=True)]
+        before, order = Counter[int](), dict[int, tuple[bool, float, float]]()
+        for number in sorted(range(len(proposals)), key=lambda number: -values[number]):
+            each = proposals[number]
+            before[each.place] += 1
+            order[number] = not each.trace.strength, min(-values[number] / before[each.place], 0.0), each.lost
+        return [proposals[number] for number in sorted(order, key=lambda number: order[number])]
 
-    def _rolled(self, base: Version, choice: MarkedChoice, sequence: ActiveSequence) -> Rolled | None:
-        """The patch of a rollout; None if it did not rejoin, breaks what must be kept, or adds no evidence."""
-        place, tokens, old = choice.place, sequence.tokens, base.tokens
+    def _layout(self) -> list[Rolled]:
+        """Patches of the layout, which nothing is asked about; none of JSON or of code, and none where rules hold."""
+        if not self.guard.layout or self.rules is not None or isinstance(self.guard.reader, Json | Parses):
+            return []
+        tokens, tokenizer = self._visible(self.base.tokens), self.trial.detector.tokenizer
+        patches = layout_patches(
+            tokens, len(self.asked.begun), self.stops.text, lambda text: to_ids([text], tokenizer)[0].tolist()
+        )
+        strength = self.strengths[0]
+        return [
+            Rolled(each, LAYOUT, [TokenTrace(token, NAN, 0.0, (token,), 0) for token in each.tokens], strength, True)
+            for each in patches
+            if self._splice([each]) is not None
+        ]
+
+    def _rolled(self, choice: MarkedChoice, sequence: ActiveSequence) -> Rolled | None:
+        """The patch of a rollout; None if it did not rejoin, loses too much or breaks what must be kept."""
+        place, tokens, old = choice.place, sequence.tokens, self.base.tokens
         if sequence.error:
             return None
         end = rejoined(old, tokens, place, self.guard.rejoin)
@@ -320,47 +392,48 @@ class GuardSearch:
             end = len(old)  # it came to an end of its own, near the old one: nothing is copied
         if end is None:
             return None
-        patch = Patch(place, end, tuple(tokens[place:])).trimmed(old)
-        version = self._allowed(base, [patch])
-        if version is None or version.verdict.result.p_value >= base.verdict.result.p_value:
+        patch, lost = Patch(place, end, tuple(tokens[place:])).trimmed(old), choice.lost
+        assert isinstance(sequence.request, Rollout)
+        if likely := sequence.request.own:
+            behind = len(tokens) - place - 1  # the last ones are the old text's again
+            lost += sum(self.likely[place + 1 : end]) - sum(likely[-behind - 1 : -1])
+        if lost > self.limits[place] or self._splice([patch]) is None:
             return None
         trace: list[TokenTrace] = []
         if self.traces:
-            behind = list(sequence.trace)[place + 1 - len(sequence.request.begun) :]
-            trace = [choice.trace, *behind][: len(patch.tokens)]
-        strength = self.strengths[choice.level]
-        gain = version.z - base.z  # 0 where two p-values near 1 have the same z
-        return Rolled(patch, gain, choice.lost, trace, strength) if gain > 0 else None
+            new = list(sequence.trace)[place + 1 - len(sequence.request.begun) :]
+            trace = [choice.trace, *new][: len(patch.tokens)]
+        return Rolled(patch, lost, trace, self.strengths[choice.level])
 
     # What a text must be ----------------------------------------------------------------------------------------------
-
-    def _version(self, tokens: Sequence[int]) -> Version:
-        text = self.stops.shown(self._visible(tokens))
-        return Version(list(tokens), text, self.trial(text, self.request.row.key))
 
     def _visible(self, tokens: Sequence[int]) -> list[int]:
         """The tokens without an end token."""
         return list(tokens[:-1] if tokens and tokens[-1] in self.unmarked.ends else tokens)
 
-    def _allowed(self, base: Version, patches: Sequence[Patch]) -> Version | None:
-        """Test a spliced text; None if its length changes too much, it ends early, breaks something or does not keep.
+    def _allowed(self, patches: Sequence[Patch]) -> Version | None:
+        """Test a spliced text; None if it is not allowed."""
+        allowed = self._splice(patches)
+        return None if allowed is None else Version(*allowed, self.own(allowed[1]))
 
-        One that would have gone on behind the budget is cut there, as the unmarked text was.
+    def _splice(self, patches: Sequence[Patch]) -> tuple[list[int], str] | None:
+        """Return the tokens and the text of a spliced text; None if its length changes too much, or it ends early,
+        breaks or does not keep what it must. One that goes on behind the budget is cut there, as the unmarked text was.
         """
-        tokens = spliced(base.tokens, patches)
-        known = tuple(tokens)
-        if known not in self.versions:
-            self.versions[known] = self._checked(base, patches, tokens)
-        return self.versions[known]
+        known = tuple(tokens := spliced(self.base.tokens, patches))
+        if known not in self.spliced:
+            self.spliced[known] = self._checked(patches, tokens)
+        return self.spliced[known]
 
-    def _checked(self, base: Version, patches: Sequence[Patch], tokens: list[int]) -> Version | None:
-        longer, new = len(tokens) - len(self.unmarked.tokens), len(self.unmarked.tokens) - len(self.asked.begun)
-        most = max(LENGTHS * new, FEW_TOKENS)
+    def _checked(self, patches: Sequence[Patch], tokens: list[int]) -> tuple[list[int], str] | None:
+        longer, original = len(tokens) - len(self.unmarked.tokens), self.base.text
         if self.unmarked.finish_reason == "length":
             tokens = tokens[: self.asked.budget]
         visible, whole = self._visible(tokens), self._visible(self.unmarked.tokens)
         ended = len(whole) < len(self.unmarked.tokens)
-        if len(tokens) > self.asked.budget or len(visible) < self.asked.row.min_new_tokens or abs(longer) > most:
+        if len(tokens) > self.asked.budget or len(visible) < self.asked.row.min_new_tokens:
+            return None
+        if abs(longer) > self._most_longer():
             return None
         if any(token in self.unmarked.ends for token in visible) or ended is (len(visible) == len(tokens)):
             return None
@@ -369,26 +442,20 @@ class GuardSearch:
         if self.rules is not None and not self.rules.keeps(visible, ended=ended):
             return None
         assert self.keeping is not None
-        body = self.stops.text(visible[:-1])
-        text = self.stops.shown(visible)
-        if (
-            self.stops.cut(body) != body
-            or disordered(self.original, text)
-            or broken(base.tokens, patches, self.stops.text)
-        ):
+        body, text = self.stops.text(visible[:-1]), self.stops.shown(visible)
+        if self.stops.cut(body) != body or disordered(original, text):
             return None
-        if (longer > 0 and unclosed(self.original, text)) or not self.keeping(text):
+        if broken(self.base.tokens, patches, self.stops.text) or (longer > 0 and unclosed(original, text)):
             return None
-        return Version(list(tokens), text, self.own(text))
+        return (list(tokens), text) if self.keeping(text) else None
 
-    def _possible(self, tokens: Sequence[int]) -> bool:
-        """Tell whether a text that begins so may still keep what it must."""
-        assert self.keeping is not None and self.keeping.possible is not None
-        return self.keeping.possible(self.stops.text(list(tokens)))
+    def _most_longer(self) -> float:
+        """By how many tokens a text may become longer or shorter."""
+        return max(LENGTHS * (len(self.unmarked.tokens) - len(self.asked.begun)), FEW_TOKENS)
 
     # The end ----------------------------------------------------------------------------------------------------------
 
-    def _ended(self, base: Version, done: _Progress) -> Ended:
+    def _ended(self, done: _Progress) -> Ended:
         version, before = done.best, self.unmarked
         whole, trace, changes = SequenceTrace(), list[TokenTrace](), 0
         since = at = len(self.asked.begun)  # traces are of the new tokens alone
@@ -419,16 +486,12 @@ class GuardSearch:
 @dataclass
 class _Progress:
     """How far a search has come. best: the unmarked text with the patches `taken`. rolled: all patches that may be
-    taken. covered: proposals at places that others have changed."""
+    taken. fresh: whether one of them is new since they were put together."""
 
     best: Version
     taken: list[Rolled] = field(default_factory=list)
     rolled: list[Rolled] = field(default_factory=list)
-    covered: list[MarkedChoice] = field(default_factory=list)
-
-    def covers(self, choice: MarkedChoice) -> bool:
-        """Whether a patch that is taken changes the place of a choice."""
-        return any(one.patch.covers(choice.place) for one in self.taken)
+    fresh: bool = False
 
     @property
     def over(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from caw.decoding.forks import Fork
 from caw.decoding.trace import SequenceTrace
-from caw.detectable.search import Asked, Ended, GuardSearch
+from caw.detectable.search import Asks, Ended, GuardSearch
 from caw.guard import Guard
 from caw.keeps import Content, Results
 
@@ -57,7 +57,7 @@ class WindowSearch(GuardSearch):
         super().__init__(*given)
         self.send, self.most = send, self.guard.rollouts
 
-    def run(self) -> Asked:
+    def run(self) -> Asks[Ended]:
         ends: list[Ended] = []
         while not ends or ends[-1].sequence.finish_reason == MORE:
             asked = self.asked

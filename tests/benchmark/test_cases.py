@@ -157,18 +157,12 @@ def test_modes_are_checked() -> None:
     assert same_tokens(["kgw+caw", "kgw+caw/drawn", "plain", "plain/drawn"]) == [], "drawn words are others"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"tokens": 1}, "tokens"),
-        ({"rounds": 0}, "rounds"),
-        ({"batches": ()}, "batches must hold"),
-        ({"prompts": (1,)}, "prompts"),
-        ({"shapes": "gpt"}, "shapes must be one of"),
-        ({"weights": "file"}, "weights are those of a model, got 'file' with shapes"),
-        ({"weights": "int3", "shapes": None}, "weights must be one of file, file-fast, fp8, int8, int4"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"tokens": 1}, "tokens"), ({"rounds": 0}, "rounds"), ({"batches": ()}, "batches must hold"),
+    ({"prompts": (1,)}, "prompts"), ({"shapes": "gpt"}, "shapes must be one of"),
+    ({"weights": "file"}, "weights are those of a model, got 'file' with shapes"),
+    ({"weights": "int3", "shapes": None}, "weights must be one of file, file-fast, fp8, int8, int4"),
+])  # fmt: skip
 def test_bad_settings_are_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(SMALL, **change)

@@ -113,18 +113,12 @@ def test_without_time_the_usual_ones_are_still_measured_and_other_shapes_kept(mo
     assert tuned.load(NAME) == {wanted.key: Choice(OWN, BLOCKS)}
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        Product((24,), 40, torch.float16, residual=True),
-        Product((24, 8, 8), 40, torch.bfloat16, biased=True),
-        Product((24, 24), 40, torch.float32, gated=True),
-        Product((32,), 96, torch.float16, residual=True, form=INT4),
-        Product((24, 8, 8), 96, torch.float16, biased=True, form=FP8),
-        Product((24, 24), 96, torch.float32, gated=True, form=INT8),
-    ],
-    ids=lambda wanted: wanted.key,
-)
+@pytest.mark.parametrize("wanted", [
+    Product((24,), 40, torch.float16, residual=True), Product((24, 8, 8), 40, torch.bfloat16, biased=True),
+    Product((24, 24), 40, torch.float32, gated=True), Product((32,), 96, torch.float16, residual=True, form=INT4),
+    Product((24, 8, 8), 96, torch.float16, biased=True, form=FP8),
+    Product((24, 24), 96, torch.float32, gated=True, form=INT8),
+], ids=lambda wanted: wanted.key)  # fmt: skip
 def test_every_maker_gives_the_references_numbers(wanted: Product) -> None:
     data = Data(wanted, torch.device("cpu"), few=True)
     found = list(makers(data, 9))

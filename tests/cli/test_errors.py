@@ -49,10 +49,9 @@ def test_bad_generate(case: str, model: str, evaluator: str, tmp_path: Path, mon
     assert_refused(generate(model, *(a.replace("EVALUATOR", evaluator) for a in arguments)), expected)
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("no-such-model", "does not exist"), ("./none", "does not exist"), ("EMPTY", "config.json"), ("x.gguf", "no")],
-)
+@pytest.mark.parametrize(("name", "expected"), [
+    ("no-such-model", "does not exist"), ("./none", "does not exist"), ("EMPTY", "config.json"), ("x.gguf", "no"),
+])  # fmt: skip
 def test_bad_models(name: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     name = name.replace("EMPTY", str(tmp_path))

@@ -34,10 +34,9 @@ def test_policy_where_none_is_named(name: Any, options: Any, model: str, marked:
     assert choose_policy(name, options, model, marked=marked) == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [({}, "fixed"), ({"target": 0.01}, "fixed"), ({"theta": 0.5}, "capacity"), ({"nats": 1.0}, "entropy")],
-)
+@pytest.mark.parametrize(("options", "expected"), [
+    ({}, "fixed"), ({"target": 0.01}, "fixed"), ({"theta": 0.5}, "capacity"), ({"nats": 1.0}, "entropy"),
+])  # fmt: skip
 def test_a_race_that_distorts_nothing_runs_at_full_strength(options: dict[str, float], expected: str) -> None:
     assert choose_policy(None, options, "smollm2-135m", marked=True, races=True)[0] == expected
 

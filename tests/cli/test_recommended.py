@@ -38,14 +38,11 @@ def test_texts_of_both_families_are_found_with_the_same_options(model: str, tmp_
     assert {r["family"] for r in results if r["is_watermarked"]} == {"exp" if sample else "kgw"}
 
 
-@pytest.mark.parametrize(
-    ("sampling", "kind"),
-    [
-        (("--temperature", "0.29"), "texts drawn below temperature 0.3, where a race is not found, with kgw (delta 4)"),
-        (("--temperature", "0.3"), "drawn texts with exp at full strength"),
-        (("--top-k", "1"), "greedy texts with kgw (delta 4)"),
-    ],
-)
+@pytest.mark.parametrize(("sampling", "kind"), [
+    (("--temperature", "0.29"), "texts drawn below temperature 0.3, where a race is not found, with kgw (delta 4)"),
+    (("--temperature", "0.3"), "drawn texts with exp at full strength"),
+    (("--top-k", "1"), "greedy texts with kgw (delta 4)"),
+])  # fmt: skip
 def test_the_line_says_which_family_marks_and_why(
     model: str, tmp_path: Path, sampling: tuple[str, ...], kind: str
 ) -> None:
@@ -101,18 +98,15 @@ def test_a_model_reads_drawn_texts_as_their_lines_say(model: str, drawn: Path, t
     assert result.exit_code == 0 and "got texts that do not say it, so those of a race are read" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--theta", "0.5"), "watermark recommended brings its own policies, got --theta as well; leave it out"),
-        (("--policy", "fixed"), "watermark recommended brings its own policies, got --policy as well; leave it out"),
-        (("--gamma", "0.5"), "--gamma is only for watermark kgw and unigram, got watermark recommended"),
-        (("--free", "2"), "--free is only for watermark exp, got watermark recommended"),
-        (("--subkeys", "4"), "--subkeys is only for watermark kgw and unigram, got watermark recommended"),
-        (("--target", "2"), "target must be a number in (0, 1)"),
-        (("--weights", "maths", "--detectable-at", "1e-3"), "--weights are for one watermark, got recommended"),
-    ],
-)
+@pytest.mark.parametrize(("options", "said"), [
+    (("--theta", "0.5"), "watermark recommended brings its own policies, got --theta as well; leave it out"),
+    (("--policy", "fixed"), "watermark recommended brings its own policies, got --policy as well; leave it out"),
+    (("--gamma", "0.5"), "--gamma is only for watermark kgw and unigram, got watermark recommended"),
+    (("--free", "2"), "--free is only for watermark exp, got watermark recommended"),
+    (("--subkeys", "4"), "--subkeys is only for watermark kgw and unigram, got watermark recommended"),
+    (("--target", "2"), "target must be a number in (0, 1)"),
+    (("--weights", "maths", "--detectable-at", "1e-3"), "--weights are for one watermark, got recommended"),
+])  # fmt: skip
 def test_what_it_decides_is_refused_in_one_sentence(options: tuple[str, ...], said: str) -> None:
     assert_refused(run("generate", "--model", "smollm2-135m", "--prompt", "x", *MARK, *options), said)
     if "--weights" not in options:

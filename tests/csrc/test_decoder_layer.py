@@ -195,26 +195,17 @@ def test_no_rows() -> None:
     assert layer(**given).shape == (0, 2, 24)
 
 
-@pytest.mark.parametrize(
-    "change,names",
-    [
-        ({"hidden": torch.zeros(2, 24)}, "hidden"),
-        ({"hidden": torch.zeros(2, 2, 24).bfloat16()}, "store and scratch"),
-        ({"cos": torch.zeros(2, 2, 6).bfloat16()}, "cos and sin"),
-        ({"cos": torch.zeros(2, 2, 5)}, "cos"),
-        ({"slot": 2}, "slot"),
-        ({"slot": -1}, "slot"),
-        ({"slot": 2**63 - 1}, "slot"),
-        ({"rows": torch.tensor([0, 1])}, "hidden"),
-        ({"rows": torch.tensor([0, 2]), **one_each()}, "rows"),
-        ({"rows": torch.tensor([1, 0]), **one_each()}, "rows"),
-        ({"rows": torch.tensor([0, 1]).int(), **one_each()}, "rows"),
-        ({name: torch.zeros(1, 3, 2, 6) for name in ("k_scratch", "v_scratch")}, "scratch"),
-        ({"lengths": torch.tensor([1, 10])}, "lengths"),
-        ({"biases": [None] * 3}, "biases"),
-        ({"weights": [torch.zeros(24)] * 3}, "weights"),
-    ],
-)
+@pytest.mark.parametrize("change,names", [
+    ({"hidden": torch.zeros(2, 24)}, "hidden"), ({"hidden": torch.zeros(2, 2, 24).bfloat16()}, "store and scratch"),
+    ({"cos": torch.zeros(2, 2, 6).bfloat16()}, "cos and sin"), ({"cos": torch.zeros(2, 2, 5)}, "cos"),
+    ({"slot": 2}, "slot"), ({"slot": -1}, "slot"), ({"slot": 2**63 - 1}, "slot"),
+    ({"rows": torch.tensor([0, 1])}, "hidden"), ({"rows": torch.tensor([0, 2]), **one_each()}, "rows"),
+    ({"rows": torch.tensor([1, 0]), **one_each()}, "rows"),
+    ({"rows": torch.tensor([0, 1]).int(), **one_each()}, "rows"),
+    ({name: torch.zeros(1, 3, 2, 6) for name in ("k_scratch", "v_scratch")}, "scratch"),
+    ({"lengths": torch.tensor([1, 10])}, "lengths"), ({"biases": [None] * 3}, "biases"),
+    ({"weights": [torch.zeros(24)] * 3}, "weights"),
+])  # fmt: skip
 def test_bad_input_names_the_argument(change: dict[str, Any], names: str) -> None:
     with pytest.raises(RuntimeError, match=f"^{names} must"):
         layer(**{**arguments(), **change})

@@ -16,13 +16,9 @@ CPU = Path("/proc/cpuinfo")
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 @pytest.mark.skipif(not CPU.exists() or "avx512_vnni" not in CPU.read_text(), reason="needs AVX-512 with VNNI")
-@pytest.mark.parametrize(
-    "kernel, header, names",
-    [
-        ("Amx", "amx_tiles.hpp", ("quantized_amx", "quantized_vnni")),
-        ("AvxVnni", "dots.hpp", ("quantized_avxvnni",)),
-    ],
-)
+@pytest.mark.parametrize("kernel, header, names", [
+    ("Amx", "amx_tiles.hpp", ("quantized_amx", "quantized_vnni")), ("AvxVnni", "dots.hpp", ("quantized_avxvnni",)),
+])  # fmt: skip
 def test_instructions_give_the_bits_of_plain_code(
     kernel: str, header: str, names: tuple[str, ...], tmp_path: Path
 ) -> None:

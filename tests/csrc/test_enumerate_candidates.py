@@ -125,20 +125,13 @@ def test_rows_of_other_keys(kernel: Any, name: str) -> None:
     assert len({tuple(row) for row in together[0].tolist()}) > 1
 
 
-@pytest.mark.parametrize(
-    "index, change, words",
-    [
-        (0, lambda x: x.double(), "values must be float32"),
-        (1, lambda x: x.float(), "ids must be int64"),
-        (1, lambda x: x[:, :5], r"ids must have shape \[2, 9\], got \[2, 5\]"),
-        (3, lambda x: x[:1], "scores must have shape"),
-        (4, lambda x: x.int(), "context must be int64"),
-        (5, lambda x: x[:1], r"key must have shape \[2\], got \[1\]"),
-        (5, lambda x: x.float(), "key must be int64"),
-        (6, lambda x: 4, r"scheme must be .*, got 4"),
-        (7, lambda x: -1, r"threshold must be in \[0, 2\*\*24\], got -1"),
-    ],
-)
+@pytest.mark.parametrize("index, change, words", [
+    (0, lambda x: x.double(), "values must be float32"), (1, lambda x: x.float(), "ids must be int64"),
+    (1, lambda x: x[:, :5], r"ids must have shape \[2, 9\], got \[2, 5\]"),
+    (3, lambda x: x[:1], "scores must have shape"), (4, lambda x: x.int(), "context must be int64"),
+    (5, lambda x: x[:1], r"key must have shape \[2\], got \[1\]"), (5, lambda x: x.float(), "key must be int64"),
+    (6, lambda x: 4, r"scheme must be .*, got 4"), (7, lambda x: -1, r"threshold must be in \[0, 2\*\*24\], got -1"),
+])  # fmt: skip
 def test_wrong_input_is_named(kernel: Any, index: int, change: Any, words: str) -> None:
     at = position(torch.randn(2, 9), 1)
     values, ids = at.record.values[:, :9].contiguous(), at.record.ids[:, :9].contiguous()

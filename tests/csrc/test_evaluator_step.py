@@ -93,27 +93,20 @@ def test_reweighting_rounds_twice_and_ties_go_to_the_smaller_id(kernel: Any) -> 
     assert not torch.equal(fused, high)  # so the test can fail
 
 
-@pytest.mark.parametrize(
-    "index, change, words",
-    [
-        (0, lambda x: [], "probs must"),
-        (0, lambda x: [x[0], x[1].double()], "probs.* must be float32"),
-        (0, lambda x: [x[0], x[1][:, :4]], r"probs.* must have shape|k must be in"),
-        (1, lambda x: x[:7], "weights must be mean, scale, W1, b1, W2, b2, W3, b3|weights must"),
-        (1, lambda x: [x[0].double(), *x[1:]], r"(mean|weights\[0\]) must be float32"),
-        (1, lambda x: [*x[:4], x[4][:, :3], *x[5:]], r"(W2|weights\[4\]) must have shape"),
-        (2, lambda x: x.int(), "candidates must be int64"),
-        (3, lambda x: x[:, :1], "needs must have shape"),
-        (4, lambda x: x[:1], r"counts must have shape \[3\], got \[1\]"),
-        (5, lambda x: x[:2], r"pending must have shape \[3\], got \[2\]"),
-        (8, lambda x: x.double(), "factor must be float32"),
-        (10, lambda x: 3, "transform must"),
-        (13, lambda x: 3, "rule must"),
-        (15, lambda x: torch.zeros(2, 2), "extra must have shape"),
-        (15, lambda x: torch.zeros(3, 2).double(), "extra must be float32"),
-        (15, lambda x: torch.zeros(3, 2), r"(mean|weights\[0\]|weights\[2\]) must have shape"),
-    ],
-)
+@pytest.mark.parametrize("index, change, words", [
+    (0, lambda x: [], "probs must"), (0, lambda x: [x[0], x[1].double()], "probs.* must be float32"),
+    (0, lambda x: [x[0], x[1][:, :4]], r"probs.* must have shape|k must be in"),
+    (1, lambda x: x[:7], "weights must be mean, scale, W1, b1, W2, b2, W3, b3|weights must"),
+    (1, lambda x: [x[0].double(), *x[1:]], r"(mean|weights\[0\]) must be float32"),
+    (1, lambda x: [*x[:4], x[4][:, :3], *x[5:]], r"(W2|weights\[4\]) must have shape"),
+    (2, lambda x: x.int(), "candidates must be int64"), (3, lambda x: x[:, :1], "needs must have shape"),
+    (4, lambda x: x[:1], r"counts must have shape \[3\], got \[1\]"),
+    (5, lambda x: x[:2], r"pending must have shape \[3\], got \[2\]"),
+    (8, lambda x: x.double(), "factor must be float32"), (10, lambda x: 3, "transform must"),
+    (13, lambda x: 3, "rule must"), (15, lambda x: torch.zeros(2, 2), "extra must have shape"),
+    (15, lambda x: torch.zeros(3, 2).double(), "extra must be float32"),
+    (15, lambda x: torch.zeros(3, 2), r"(mean|weights\[0\]|weights\[2\]) must have shape"),
+])  # fmt: skip
 def test_bad_input_names_the_argument(kernel: Any, index: int, change: Any, words: str) -> None:
     given = [*step_case(3, 2, 5, 4, 3), 5, 1, 0.7, 9.0, 2, 1.0, None]
     given[index] = change(given[index])

@@ -77,18 +77,13 @@ def test_counts_of_one_call_do_not_reach_the_next(kernel: Any) -> None:
     assert torch.equal(kernel(OP, *given), first)
 
 
-@pytest.mark.parametrize(
-    "place, changed, words",
-    [
-        (0, torch.randn(3, 12).double(), "logits must be float32"),
-        (1, torch.zeros(2, 4, dtype=torch.int64), r"tokens must have shape \[3, "),
-        (1, torch.zeros(3, 4), "tokens must be int64"),
-        (2, torch.ones(3), "wanted must be bool"),
-        (3, torch.ones(3, 2), r"numbers must have shape \[3, 3\]"),
-        (4, torch.ones(3, 5).bool(), "prompts must have shape"),
-        (5, torch.ones(3, 5), "bias must have shape"),
-    ],
-)
+@pytest.mark.parametrize("place, changed, words", [
+    (0, torch.randn(3, 12).double(), "logits must be float32"),
+    (1, torch.zeros(2, 4, dtype=torch.int64), r"tokens must have shape \[3, "),
+    (1, torch.zeros(3, 4), "tokens must be int64"), (2, torch.ones(3), "wanted must be bool"),
+    (3, torch.ones(3, 2), r"numbers must have shape \[3, 3\]"), (4, torch.ones(3, 5).bool(), "prompts must have shape"),
+    (5, torch.ones(3, 5), "bias must have shape"),
+])  # fmt: skip
 def test_bad_input_is_named(kernel: Any, place: int, changed: torch.Tensor, words: str) -> None:
     given = inputs(3, 12, 8)
     given[place] = changed

@@ -191,15 +191,10 @@ def test_any_number_of_rows_behind_one_another(options: dict[str, Any], dtype: t
             torch.testing.assert_close(given[name], before, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    "name,value",
-    [
-        ("rows", torch.tensor([0, 2])),
-        ("rows", torch.tensor([0])),
-        ("places", torch.tensor([0, 5])),
-        ("places", torch.tensor([0])),
-    ],
-)
+@pytest.mark.parametrize("name,value", [
+    ("rows", torch.tensor([0, 2])), ("rows", torch.tensor([0])), ("places", torch.tensor([0, 5])),
+    ("places", torch.tensor([0])),
+])  # fmt: skip
 def test_bad_input_names_the_argument(name: str, value: torch.Tensor) -> None:
     with pytest.raises(RuntimeError, match=f"^(rows and )?{name} (and places )?must"):
         prefill(**{**prompt(2), name: value})

@@ -220,30 +220,27 @@ def test_packed_weights_that_are_none_are_refused(packed: torch.Tensor) -> None:
             call()
 
 
-@pytest.mark.parametrize(
-    "call,names",
-    [
-        (lambda: ops.pack_blocks(torch.zeros(2, 18, dtype=torch.uint8), 1), "type"),
-        (lambda: ops.pack_blocks(torch.zeros(2, 17, dtype=torch.uint8), 2), "blocks"),
-        (lambda: ops.pack_blocks(torch.zeros(0, 18, dtype=torch.uint8), 2), "blocks"),
-        (lambda: ops.pack_blocks(torch.zeros(18, dtype=torch.uint8), 2), "blocks"),
-        (lambda: ops.pack_blocks(torch.zeros(2, 18), 2), "blocks"),
-        (lambda: ops.pack_blocks_into(torch.zeros(2, 17, dtype=torch.uint8), 2, False, PACKED), "blocks"),
-        (lambda: ops.pack_blocks_into(torch.zeros(17, 18, dtype=torch.uint8), 2, False, PACKED), "out"),
-        (lambda: ops.pack_blocks_into(torch.zeros(2, 18, dtype=torch.uint8), 2, False, PACKED.float()), "out"),
-        (lambda: ops.pack_blocks_into(torch.zeros(2, 18, dtype=torch.uint8), 2, False, PACKED.repeat(2)[::2]), "out"),
-        (lambda: ops.quantized_linear(torch.zeros(1, 31), PACKED, 3), "x"),
-        (lambda: ops.quantized_linear(torch.zeros(32), PACKED, 3), "x"),
-        (lambda: ops.quantized_linear(torch.zeros(1, 32).double(), PACKED, 3), "x"),
-        (lambda: ops.quantized_linear(torch.zeros(1, 32), PACKED, 4), "outputs"),
-        (lambda: ops.quantized_linear(torch.zeros(1, 32), PACKED, 3, torch.zeros(4)), "bias"),
-        (lambda: ops.quantized_linear(torch.zeros(1, 32), PACKED, 3, torch.zeros(3).double()), "bias"),
-        (lambda: ops.unpack_rows(PACKED, torch.tensor([3]), 32), "rows"),
-        (lambda: ops.unpack_rows(PACKED, torch.tensor([-1]), 32), "rows"),
-        (lambda: ops.unpack_rows(PACKED, torch.tensor([0.0]), 32), "rows"),
-        (lambda: ops.unpack_rows(PACKED, torch.tensor([0]), 64), "size"),
-    ],
-)
+@pytest.mark.parametrize("call,names", [
+    (lambda: ops.pack_blocks(torch.zeros(2, 18, dtype=torch.uint8), 1), "type"),
+    (lambda: ops.pack_blocks(torch.zeros(2, 17, dtype=torch.uint8), 2), "blocks"),
+    (lambda: ops.pack_blocks(torch.zeros(0, 18, dtype=torch.uint8), 2), "blocks"),
+    (lambda: ops.pack_blocks(torch.zeros(18, dtype=torch.uint8), 2), "blocks"),
+    (lambda: ops.pack_blocks(torch.zeros(2, 18), 2), "blocks"),
+    (lambda: ops.pack_blocks_into(torch.zeros(2, 17, dtype=torch.uint8), 2, False, PACKED), "blocks"),
+    (lambda: ops.pack_blocks_into(torch.zeros(17, 18, dtype=torch.uint8), 2, False, PACKED), "out"),
+    (lambda: ops.pack_blocks_into(torch.zeros(2, 18, dtype=torch.uint8), 2, False, PACKED.float()), "out"),
+    (lambda: ops.pack_blocks_into(torch.zeros(2, 18, dtype=torch.uint8), 2, False, PACKED.repeat(2)[::2]), "out"),
+    (lambda: ops.quantized_linear(torch.zeros(1, 31), PACKED, 3), "x"),
+    (lambda: ops.quantized_linear(torch.zeros(32), PACKED, 3), "x"),
+    (lambda: ops.quantized_linear(torch.zeros(1, 32).double(), PACKED, 3), "x"),
+    (lambda: ops.quantized_linear(torch.zeros(1, 32), PACKED, 4), "outputs"),
+    (lambda: ops.quantized_linear(torch.zeros(1, 32), PACKED, 3, torch.zeros(4)), "bias"),
+    (lambda: ops.quantized_linear(torch.zeros(1, 32), PACKED, 3, torch.zeros(3).double()), "bias"),
+    (lambda: ops.unpack_rows(PACKED, torch.tensor([3]), 32), "rows"),
+    (lambda: ops.unpack_rows(PACKED, torch.tensor([-1]), 32), "rows"),
+    (lambda: ops.unpack_rows(PACKED, torch.tensor([0.0]), 32), "rows"),
+    (lambda: ops.unpack_rows(PACKED, torch.tensor([0]), 64), "size"),
+])  # fmt: skip
 def test_bad_input_names_the_argument(call, names) -> None:
     with pytest.raises(RuntimeError, match=f"^{names} must"):
         call()

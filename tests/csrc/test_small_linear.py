@@ -51,18 +51,14 @@ def test_strided_input_and_nan():
     assert ops.small_linear(x, weight).isnan().all()
 
 
-@pytest.mark.parametrize(
-    "x,weight,bias,names",
-    [
-        (torch.zeros(3), torch.zeros(2, 3), None, "x"),
-        (torch.zeros(1, 3), torch.zeros(2, 4), None, "weight"),
-        (torch.zeros(1, 3), torch.zeros(3, 2).T, None, "weight"),
-        (torch.zeros(1, 3).half(), torch.zeros(2, 3).half(), None, "x"),
-        (torch.zeros(1, 3).bfloat16(), torch.zeros(2, 3), None, "weight"),
-        (torch.zeros(1, 3).bfloat16(), torch.zeros(2, 3).half(), None, "weight"),
-        (torch.zeros(1, 3), torch.zeros(2, 3), torch.zeros(3), "bias"),
-    ],
-)
+@pytest.mark.parametrize("x,weight,bias,names", [
+    (torch.zeros(3), torch.zeros(2, 3), None, "x"), (torch.zeros(1, 3), torch.zeros(2, 4), None, "weight"),
+    (torch.zeros(1, 3), torch.zeros(3, 2).T, None, "weight"),
+    (torch.zeros(1, 3).half(), torch.zeros(2, 3).half(), None, "x"),
+    (torch.zeros(1, 3).bfloat16(), torch.zeros(2, 3), None, "weight"),
+    (torch.zeros(1, 3).bfloat16(), torch.zeros(2, 3).half(), None, "weight"),
+    (torch.zeros(1, 3), torch.zeros(2, 3), torch.zeros(3), "bias"),
+])  # fmt: skip
 def test_bad_input_names_the_argument(x, weight, bias, names):
     with pytest.raises(RuntimeError, match=f"^{names} must"):
         ops.small_linear(x, weight, bias)

@@ -63,16 +63,11 @@ def test_strides_and_chosen_rows(kernel: Any) -> None:
         check(kernel, strided, 50)
 
 
-@pytest.mark.parametrize(
-    "name, logits, more",
-    [
-        ("logits", torch.zeros(2, 3, dtype=torch.int64), (1,)),
-        ("logits", torch.zeros(3), (1,)),
-        ("k", torch.zeros(2, 300), (0,)),
-        ("rows", torch.zeros(2, 300), (5, torch.zeros(1, dtype=torch.int32))),
-        ("rows", torch.zeros(2, 300), (5, torch.zeros(1, 1, dtype=torch.int64))),
-    ],
-)
+@pytest.mark.parametrize("name, logits, more", [
+    ("logits", torch.zeros(2, 3, dtype=torch.int64), (1,)), ("logits", torch.zeros(3), (1,)),
+    ("k", torch.zeros(2, 300), (0,)), ("rows", torch.zeros(2, 300), (5, torch.zeros(1, dtype=torch.int32))),
+    ("rows", torch.zeros(2, 300), (5, torch.zeros(1, 1, dtype=torch.int64))),
+])  # fmt: skip
 def test_bad_input_names_the_argument(kernel: Any, name: str, logits: torch.Tensor, more: tuple[Any, ...]) -> None:
     with pytest.raises((RuntimeError, TypeError, ValueError), match=rf"^{name} must"):
         kernel("topk_softmax", logits, *more)

@@ -248,17 +248,14 @@ def test_a_choice_that_was_thrown_away_is_made_again(begun: Any) -> None:
     chooser.resume(1, [7, again])
 
 
-@pytest.mark.parametrize(
-    ("ids", "said"),
-    [
-        ([], r"must go on from the 1 known ones, got 0 .* start the row again"),
-        ([8], r"must go on from the 1 known ones, got 1 that do not"),
-        ([7, "other"], r"must be the one that was chosen, \d+, got"),
-        ([7, "token", 5], r"must be the one that was chosen, \d+, got"),
-        ([7.0], r"must be a list of integers, got one with float"),
-        ([True], r"must be a list of integers, got one with bool"),
-    ],
-)
+@pytest.mark.parametrize(("ids", "said"), [
+    ([], r"must go on from the 1 known ones, got 0 .* start the row again"),
+    ([8], r"must go on from the 1 known ones, got 1 that do not"),
+    ([7, "other"], r"must be the one that was chosen, \d+, got"),
+    ([7, "token", 5], r"must be the one that was chosen, \d+, got"),
+    ([7.0], r"must be a list of integers, got one with float"),
+    ([True], r"must be a list of integers, got one with bool"),
+])  # fmt: skip
 def test_other_ids_are_an_error(begun: Any, ids: list[Any], said: str) -> None:
     chooser, logits, token = begun
     real = [{"token": token, "other": (token + 1) % 9}.get(one, one) for one in ids]

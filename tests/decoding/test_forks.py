@@ -10,7 +10,7 @@ from decoding.test_continued import policy_of
 from decoding.test_evidence import MARKS
 from pairwise import pairwise
 
-from caw.decoding.along import TextReading
+from caw.decoding.along import MOST_LOST, TextReading
 from caw.decoding.forks import Fork, ForkDecoder, OldText, ReadRequest, ReadSequence, Stem
 from caw.decoding.request import Request
 from caw.decoding.row_settings import MAX_MARGIN, RowLimits, RowSettings
@@ -136,7 +136,7 @@ def test_a_reading_proposes_what_a_marked_fork_chooses(llama: Any, name: str, ki
 @pytest.mark.parametrize("since", [0, 5])
 @pytest.mark.parametrize("name, kind", [("lefthash", "capacity"), ("selfhash", "target"), ("top_k", "capacity")])
 def test_a_reading_from_records_is_that_of_a_forward(llama: Any, name: str, kind: str, since: int) -> None:
-    """And the other tokens that it proposes show more than the text's own."""
+    """And it proposes other tokens, whatever the key."""
     decoder, stem, readings = decoder_for(llama, name, kind), Stem(), list[TextReading]()
     plain = RowSettings(max_new_tokens=LENGTH, strength_factor=0.0)
     marked = RowSettings(max_new_tokens=LENGTH, margin=MAX_MARGIN)
@@ -156,14 +156,9 @@ def test_a_reading_from_records_is_that_of_a_forward(llama: Any, name: str, kind
     assert kept.since == read.since == since and kept.own == pytest.approx(read.own, abs=1e-4)
     assert [(c.place, c.token, c.level) for c in kept.choices] == [(c.place, c.token, c.level) for c in read.choices]
     assert [c.lost for c in kept.choices] == pytest.approx([c.lost for c in read.choices], abs=1e-4)
-    mark = MARKS[name].with_vocabulary(131)
-    own = mark.score_tokens(torch.tensor(text)).values
-    chosen = {(c.place, c.token) for c in kept.choices}
-    assert (kept.beyond or kept.others) and min(c.place for c in (*kept.choices, *kept.others, *kept.beyond)) >= since
-    for other in (*kept.others, *kept.beyond):
-        changed = torch.tensor([*text[: other.place], other.token])
-        assert mark.score_tokens(changed).values[-1] > own[other.place] and (other.place, other.token) not in chosen
-        assert (other in kept.others) == (other.place in {c.place for c in kept.choices})
+    likely = {(c.place, c.token) for c in kept.likely}
+    assert likely >= {(c.place, c.token) for c in kept.choices if c.lost <= MOST_LOST} and not read.likely
+    assert likely and all(place >= since and token != text[place] for place, token in likely)
 
 
 def test_a_guess_goes_on_where_the_old_text_matches() -> None:

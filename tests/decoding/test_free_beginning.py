@@ -208,10 +208,9 @@ def test_beginnings_are_as_varied_as_their_nats_say(llama: Any) -> None:
     assert alike[0.0] > 200
 
 
-@pytest.mark.parametrize(
-    "free, error",
-    [(-1.0, "free must be a number in"), (float("nan"), "free must be a number in"), ("x", "free must be a number")],
-)
+@pytest.mark.parametrize("free, error", [
+    (-1.0, "free must be a number in"), (float("nan"), "free must be a number in"), ("x", "free must be a number"),
+])  # fmt: skip
 def test_nats_that_cannot_be(free: Any, error: str) -> None:
     with pytest.raises((TypeError, ValueError), match=error):
         caw.EXP(key=1, strength="scale", free=free)
@@ -220,15 +219,12 @@ def test_nats_that_cannot_be(free: Any, error: str) -> None:
 PLAIN = caw.FixedStrength(1.0)
 
 
-@pytest.mark.parametrize(
-    "mark, policy, sampled, why",
-    [
-        (caw.EXP(key=1, strength="scale", free=2), PLAIN, False, "not sampled"),
-        (caw.EXP(key=1, free=2), PLAIN, True, "does not race at full strength"),
-        (caw.EXP(key=1, strength="scale", free=2), caw.FixedStrength(0.5), True, "does not race at full strength"),
-        (caw.EXP(key=1, strength="scale", format="vllm-dual", free=2), PLAIN, True, "this strength, format or payload"),
-    ],
-)
+@pytest.mark.parametrize("mark, policy, sampled, why", [
+    (caw.EXP(key=1, strength="scale", free=2), PLAIN, False, "not sampled"),
+    (caw.EXP(key=1, free=2), PLAIN, True, "does not race at full strength"),
+    (caw.EXP(key=1, strength="scale", free=2), caw.FixedStrength(0.5), True, "does not race at full strength"),
+    (caw.EXP(key=1, strength="scale", format="vllm-dual", free=2), PLAIN, True, "this strength, format or payload"),
+])  # fmt: skip
 def test_a_beginning_that_cannot_act_is_refused(mark: caw.EXP, policy: Any, sampled: bool, why: str) -> None:
     with pytest.raises(ValueError, match=rf"a free beginning needs sampled text .*free=2 .*{why}"):
         Mark(mark, policy).check_beginning(sampled=sampled)

@@ -231,14 +231,10 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, families: set[str]) -> None:
 
 @pytest.mark.slow
 @interpreted
-@pytest.mark.parametrize(
-    ("weights", "name", "watermark"),
-    [
-        pytest.param("int4", "qwen2", "lefthash", marks=REHEARSAL),
-        pytest.param("fp8", "llama", "top_k", marks=REHEARSAL),
-        ("int8", "qwen3", None),
-    ],
-)
+@pytest.mark.parametrize(("weights", "name", "watermark"), [
+    pytest.param("int4", "qwen2", "lefthash", marks=REHEARSAL), pytest.param("fp8", "llama", "top_k", marks=REHEARSAL),
+    ("int8", "qwen3", None),
+])  # fmt: skip
 def test_tokens_of_packed_weights_in_the_interpreter(
     by_kernels: ops.Ops, weights: str, name: str, watermark: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,10 +136,9 @@ def test_a_small_budget_changes_no_text(llama: Any) -> None:
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [(1000, 1000), ("8GiB", 8 << 30), ("1.5 mb", 1_500_000), ("2K", 2000), ("64 kib", 65536), ("77", 77)],
-)
+@pytest.mark.parametrize(("given", "expected"), [
+    (1000, 1000), ("8GiB", 8 << 30), ("1.5 mb", 1_500_000), ("2K", 2000), ("64 kib", 65536), ("77", 77),
+])  # fmt: skip
 def test_sizes(given: Any, expected: int) -> None:
     assert memory_budget(given, CPU) == expected
 

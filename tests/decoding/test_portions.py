@@ -112,18 +112,11 @@ def fed(decoder: Decoder, first: Any, at: dict[int, Any]) -> tuple[dict[int, lis
 
 
 @needs_extension
-@pytest.mark.parametrize(
-    ("later", "portions"),
-    [
-        ([prompt(60, 2)] * 3, [20, 20, 20]),
-        ([prompt(9, 2), prompt(9, 3)], []),
-        ([prompt(60, 2)], [20, 20, 20]),
-        ([prompt(60, 2), prompt(9, 3)], [20, 20, 20]),
-        ([prompt(60, 2), prompt(9, 3), prompt(60, 2)], [20, 20, 20]),
-        ([prompt(9, 2), prompt(30, 3), prompt(9, 2), prompt(9, 4)], [20, 10]),
-    ],
-    ids=["equal", "short", "long", "long and short", "equal and short", "short equal ones"],
-)
+@pytest.mark.parametrize(("later", "portions"), [
+    ([prompt(60, 2)] * 3, [20, 20, 20]), ([prompt(9, 2), prompt(9, 3)], []), ([prompt(60, 2)], [20, 20, 20]),
+    ([prompt(60, 2), prompt(9, 3)], [20, 20, 20]), ([prompt(60, 2), prompt(9, 3), prompt(60, 2)], [20, 20, 20]),
+    ([prompt(9, 2), prompt(30, 3), prompt(9, 2), prompt(9, 4)], [20, 10]),
+], ids=["equal", "short", "long", "long and short", "equal and short", "short equal ones"])  # fmt: skip
 def test_long_prompts_are_read_in_portions_once_and_short_ones_at_once(
     later: list[list[int]], portions: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,14 +44,11 @@ def test_a_key_that_the_watermark_cannot_have_is_refused_before_the_first_result
         stream_results(llama, tokenizer(), accepted, caw.KGW(key=1), None, Settings())
 
 
-@pytest.mark.parametrize(
-    ("rows", "error", "message"),
-    [
-        ([RowSettings()], ValueError, "rows must hold settings for each of 3 prompts, got 1; give one for each"),
-        ({"seed": 1}, TypeError, r"rows must be RowSettings or a list of them, got dict; use RowSettings\(\)"),
-        ([RowSettings(), None, RowSettings()], TypeError, "rows must be RowSettings or a list of them, got list"),
-    ],
-)
+@pytest.mark.parametrize(("rows", "error", "message"), [
+    ([RowSettings()], ValueError, "rows must hold settings for each of 3 prompts, got 1; give one for each"),
+    ({"seed": 1}, TypeError, r"rows must be RowSettings or a list of them, got dict; use RowSettings\(\)"),
+    ([RowSettings(), None, RowSettings()], TypeError, "rows must be RowSettings or a list of them, got list"),
+])  # fmt: skip
 def test_settings_that_do_not_fit_the_prompts(llama: Any, rows: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         accept_prompts(tokenizer(), PROMPTS, ModelFacts.of(llama), rows)
@@ -155,17 +152,14 @@ def test_a_conversation_that_the_assistant_speaks_last_in_is_continued() -> None
     assert caw.generate(model, reader, talk, chat=True, **settings).sequences == expected
 
 
-@pytest.mark.parametrize(
-    ("prompts", "settings", "message"),
-    [
-        (TALKS[:1], {"chat": False}, "a conversation, which needs the model's chat template; say chat=True"),
-        (TALKS[1], {"chat": False}, "prompt 0 is a conversation, which needs"),
-        ([[{"role": "user"}]], {}, "prompt 0 is no conversation for this model: message 0 of role 'user' must have"),
-        ([[{"role": "user", "content": "\ud800"}]], {}, "must be valid Unicode"),
-        ([[USER, "why"]], {}, "prompt 0 must be a str or a list of messages with chat=True, got list"),
-        ([USER, "why"], {}, "must be a str or a list of messages with chat=True, got dict"),
-    ],
-)
+@pytest.mark.parametrize(("prompts", "settings", "message"), [
+    (TALKS[:1], {"chat": False}, "a conversation, which needs the model's chat template; say chat=True"),
+    (TALKS[1], {"chat": False}, "prompt 0 is a conversation, which needs"),
+    ([[{"role": "user"}]], {}, "prompt 0 is no conversation for this model: message 0 of role 'user' must have"),
+    ([[{"role": "user", "content": "\ud800"}]], {}, "must be valid Unicode"),
+    ([[USER, "why"]], {}, "prompt 0 must be a str or a list of messages with chat=True, got list"),
+    ([USER, "why"], {}, "must be a str or a list of messages with chat=True, got dict"),
+])  # fmt: skip
 def test_conversations_that_are_none(prompts: Any, settings: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError, PromptWarning), match=re.escape(message)), warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -49,14 +49,11 @@ def test_many_keys_draw_each_list_once(llama: Any) -> None:
     assert len({id(mark.scheme.lists) for mark in marks}) == 1  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("watermark", "key", "message"),
-    [
-        (None, 98765, "a text with a key of its own needs a watermark, got None; leave the key out"),
-        (caw.EXP(key=1), 2**64, r"key must be in \[0, 2\*\*64\), got an integer outside it"),
-        (caw.KGW(key=1, format="transformers"), 2**63, r"requires a key below 2\*\*63, got a greater one"),
-    ],
-)
+@pytest.mark.parametrize(("watermark", "key", "message"), [
+    (None, 98765, "a text with a key of its own needs a watermark, got None; leave the key out"),
+    (caw.EXP(key=1), 2**64, r"key must be in \[0, 2\*\*64\), got an integer outside it"),
+    (caw.KGW(key=1, format="transformers"), 2**63, r"requires a key below 2\*\*63, got a greater one"),
+])  # fmt: skip
 def test_keys_that_a_watermark_cannot_have(llama: Any, watermark: Any, key: Any, message: str) -> None:
     row = RowSettings(max_new_tokens=5, key=key)
     decoder = make_decoder(llama, watermark, limits=RowLimits.of([row], ()))

@@ -50,14 +50,10 @@ def test_what_is_no_receipt(what: str) -> None:
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("mark", "told"),
-    [
-        (caw.KGW(1), {}),
-        (caw.KGW(1, subkey=3), {"subkey": 3, "subkeys": 1}),
-        (caw.KGW(1, subkeys=4), {"subkey": 0, "subkeys": 4}),
-    ],
-)
+@pytest.mark.parametrize(("mark", "told"), [
+    (caw.KGW(1), {}), (caw.KGW(1, subkey=3), {"subkey": 3, "subkeys": 1}),
+    (caw.KGW(1, subkeys=4), {"subkey": 0, "subkeys": 4}),
+])  # fmt: skip
 def test_the_sub_key_that_marked_is_recorded(mark: caw.KGW, told: dict[str, int]) -> None:
     chosen = SimpleNamespace(strength_factor=1.0, request=SimpleNamespace(row=RowSettings()))
     assert _of_mark(Trial(Detector(None, mark)), chosen, None) == told  # type: ignore[arg-type]

@@ -1,11 +1,6 @@
 """Where a rollout rejoins, and the text that is spliced."""
 
-import itertools
-import random
-
-import pytest
-
-from caw.detectable.splicing import Patch, hopeless, most_gain, rejoined, spliced
+from caw.detectable.splicing import Patch, hopeless, rejoined, spliced
 
 OLD = list(range(100, 140))
 
@@ -41,22 +36,3 @@ def test_patches_are_trimmed_and_spliced_in_order() -> None:
     assert (late, early) == (Patch(20, 22, (1, 2)), Patch(3, 4, (9, 9, 9)))
     assert spliced(OLD, [late, early]) == [*OLD[:3], 9, 9, 9, *OLD[4:20], 1, 2, *OLD[22:]]
     assert late.meets(Patch(21, 30, (1,))) and not late.meets(Patch(22, 30, (1,))) and not late.meets(early)
-
-
-def test_the_most_gain_of_patches_that_do_not_meet() -> None:
-    """As the best of all subsets, also for patches that touch."""
-    draws = random.Random(5)
-    for _ in range(100):
-        patches = []
-        for _ in range(draws.randrange(7)):
-            start = draws.randrange(12)
-            patches.append((Patch(start, start + draws.randrange(1, 5), (1,)), draws.random() + 0.1))
-        taken = [patches[number] for number in most_gain(patches)]
-        assert not any(one.meets(other) for (one, _), (other, _) in itertools.combinations(taken, 2))
-        best = max(
-            sum(gain for _, gain in some)
-            for size in range(len(patches) + 1)
-            for some in itertools.combinations(patches, size)
-            if not any(one.meets(other) for (one, _), (other, _) in itertools.combinations(some, 2))
-        )
-        assert sum(gain for _, gain in taken) == pytest.approx(best)

@@ -23,11 +23,9 @@ def draw(watermark: Watermark, ids: list[int], count: int, share: float, rng: np
     return ids
 
 
-@pytest.mark.parametrize(
-    "watermark",
-    [KGW(key=1), EXP(key=1, context_width=2), SynthID("k", ngram_len=3, reading="mean")],
-    ids=["kgw", "exp", "synthid"],
-)
+@pytest.mark.parametrize("watermark", [
+    KGW(key=1), EXP(key=1, context_width=2), SynthID("k", ngram_len=3, reading="mean"),
+], ids=["kgw", "exp", "synthid"])  # fmt: skip
 def test_one_marked_part_is_found_with_its_ends(watermark: Watermark) -> None:
     rng = np.random.default_rng(0)
     ids = draw(watermark, [1, 2], 248, 0, rng)

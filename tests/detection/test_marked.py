@@ -80,11 +80,9 @@ def test_race_score(watermark: EXP, strength: float, sampling: bool) -> None:
 
 
 @pytest.mark.parametrize("strength", [0.5, 1.0])
-@pytest.mark.parametrize(
-    "watermark",
-    [KGW(key=4, delta=2.0), KGW(key=4, seeding="selfhash", gamma=0.5), Unigram(key=4, gamma=0.4, delta=1.0)],
-    ids=["lefthash", "selfhash", "unigram"],
-)
+@pytest.mark.parametrize("watermark", [
+    KGW(key=4, delta=2.0), KGW(key=4, seeding="selfhash", gamma=0.5), Unigram(key=4, gamma=0.4, delta=1.0),
+], ids=["lefthash", "selfhash", "unigram"])  # fmt: skip
 def test_green_count(watermark: Any, strength: float) -> None:
     """Each drawn token is green with the biased softmax's green mass, given the list at its position."""
     contexts: list[torch.Tensor] = []

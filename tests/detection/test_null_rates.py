@@ -27,18 +27,10 @@ def test_rates_and_clopper_pearson_intervals() -> None:
     assert rows[0].holds and rows[1].holds and not rates_of(np.full(50, 1e-9))[3].holds
 
 
-@pytest.mark.parametrize(
-    "watermark",
-    [
-        KGW(key=1),
-        EXP(key=1, context_width=1),
-        SynthID("k", ngram_len=3, reading="mean"),
-        KGW(key=1, subkeys=5),
-        Unigram(key=1, subkeys=3),
-        Recommended(key=1),
-    ],
-    ids=lambda w: f"{w.name}-{w.family}",
-)
+@pytest.mark.parametrize("watermark", [
+    KGW(key=1), EXP(key=1, context_width=1), SynthID("k", ngram_len=3, reading="mean"), KGW(key=1, subkeys=5),
+    Unigram(key=1, subkeys=3), Recommended(key=1),
+], ids=lambda w: f"{w.name}-{w.family}")  # fmt: skip
 def test_evidence_counted_once_in_the_corpus_is_uniform_for_one_key(watermark: KGW) -> None:
     report = null_report(texts(400, 2000), Detector(None, watermark))
     assert report.texts == 400 and report.once_texts <= 400

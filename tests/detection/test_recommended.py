@@ -144,13 +144,10 @@ def test_short_texts_are_undecided_only_if_neither_family_could_be_found() -> No
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"mode": "compat"}, "sub-keys are tried in mode 'exact', got mode 'compat' and exp and kgw;"),
-        ({"weights": "nothing"}, "weights"),
-    ],
-)
+@pytest.mark.parametrize(("options", "said"), [
+    ({"mode": "compat"}, "sub-keys are tried in mode 'exact', got mode 'compat' and exp and kgw;"),
+    ({"weights": "nothing"}, "weights"),
+])  # fmt: skip
 def test_what_reads_one_family_alone_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises((ValueError, FileNotFoundError), match=said):
         Detector(None, MARK, **options)

@@ -179,19 +179,16 @@ def test_keys_and_sub_keys_are_one_family(kind: str) -> None:
     assert set(seventh.matches) == {"key 3", "alone"} and seventh.likeliest == "alone"
 
 
-@pytest.mark.parametrize(
-    ("kind", "change", "message"),
-    [
-        (KGW, {"subkeys": 0}, r"subkeys must be an integer in \[1, 1024\], got 0"),
-        (Unigram, {"subkeys": 1025}, r"subkeys must be an integer in \[1, 1024\], got 1025"),
-        (KGW, {"subkey": -1}, r"subkey must be an integer in \[0, 1023\], got -1"),
-        (Unigram, {"subkey": 1024}, r"subkey must be an integer in \[0, 1023\], got 1024"),
-        (KGW, {"subkeys": 4, "subkey": 4}, r"subkey must be an integer in \[0, 3\], got 4"),
-        (KGW, {"subkeys": 2, "format": "markllm"}, "sub-keys need format 'native' and no payload, got subkeys=2"),
-        (Unigram, {"subkey": 2, "format": "markllm"}, "got subkeys=1 and subkey=2 with format 'markllm'"),
-        (KGW, {"subkeys": 2, "gamma": 0.5, "payload": 3, "payload_bits": 4}, "with format 'native' and payload_bits=4"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "change", "message"), [
+    (KGW, {"subkeys": 0}, r"subkeys must be an integer in \[1, 1024\], got 0"),
+    (Unigram, {"subkeys": 1025}, r"subkeys must be an integer in \[1, 1024\], got 1025"),
+    (KGW, {"subkey": -1}, r"subkey must be an integer in \[0, 1023\], got -1"),
+    (Unigram, {"subkey": 1024}, r"subkey must be an integer in \[0, 1023\], got 1024"),
+    (KGW, {"subkeys": 4, "subkey": 4}, r"subkey must be an integer in \[0, 3\], got 4"),
+    (KGW, {"subkeys": 2, "format": "markllm"}, "sub-keys need format 'native' and no payload, got subkeys=2"),
+    (Unigram, {"subkey": 2, "format": "markllm"}, "got subkeys=1 and subkey=2 with format 'markllm'"),
+    (KGW, {"subkeys": 2, "gamma": 0.5, "payload": 3, "payload_bits": 4}, "with format 'native' and payload_bits=4"),
+])  # fmt: skip
 def test_what_sub_keys_do_not_go_with_is_refused(kind: Any, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         kind(key=1, **change)

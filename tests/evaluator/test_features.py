@@ -9,21 +9,15 @@ from caw.record import RECORD_SIZE, Record
 from caw.testing import assert_close
 
 
-@pytest.mark.parametrize(
-    "arguments, error, message",
-    [
-        ({"previous": -1}, ValueError, "window must be within"),
-        ({"previous": 4}, ValueError, "window must be within"),
-        ({"next": 4}, ValueError, "window must be within"),
-        ({"k": 0}, ValueError, "k must be in"),
-        ({"k": RECORD_SIZE + 1}, ValueError, "k must be in"),
-        ({"transform": "logit"}, ValueError, "transform must be raw, log or gap"),
-        ({"version": 2}, ValueError, "feature version must be 1"),
-        ({"previous": "1"}, TypeError, "previous must be an integer"),
-        ({"next": True}, TypeError, "next must be an integer"),
-        ({"k": 10.0}, TypeError, "k must be an integer"),
-    ],
-)
+@pytest.mark.parametrize("arguments, error, message", [
+    ({"previous": -1}, ValueError, "window must be within"), ({"previous": 4}, ValueError, "window must be within"),
+    ({"next": 4}, ValueError, "window must be within"), ({"k": 0}, ValueError, "k must be in"),
+    ({"k": RECORD_SIZE + 1}, ValueError, "k must be in"),
+    ({"transform": "logit"}, ValueError, "transform must be raw, log or gap"),
+    ({"version": 2}, ValueError, "feature version must be 1"),
+    ({"previous": "1"}, TypeError, "previous must be an integer"),
+    ({"next": True}, TypeError, "next must be an integer"), ({"k": 10.0}, TypeError, "k must be an integer"),
+])  # fmt: skip
 def test_spec_refuses(arguments, error, message):
     with pytest.raises(error, match=message):
         FeatureSpec(**arguments)

@@ -54,28 +54,13 @@ def test_dropout_only_while_training():
     assert torch.equal(network.eval()(features), network(features))
 
 
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        {"spec": json.dumps({**SPEC.to_dict(), "version": 99})},
-        {"spec": json.dumps({**SPEC.to_dict(), "k": 101})},
-        {"spec": json.dumps({**SPEC.to_dict(), "k": 12})},
-        {"spec": json.dumps({**SPEC.to_dict(), "unknown": 1})},
-        {"spec": "no json"},
-        {"spec": None},
-        {"hidden": "wide"},
-        {"hidden": "18"},
-        {"hidden": "1000000000"},
-        {"hidden": "0"},
-        {"hidden": "-5"},
-        {"universal": '"yes"'},
-        {"universal": "no json"},
-        {"vocabulary": "[1, 2]"},
-        {"vocabulary": "x"},
-        {"provenance": "[1]"},
-        {"provenance": None},
-    ],
-)
+@pytest.mark.parametrize("metadata", [
+    {"spec": json.dumps({**SPEC.to_dict(), "version": 99})}, {"spec": json.dumps({**SPEC.to_dict(), "k": 101})},
+    {"spec": json.dumps({**SPEC.to_dict(), "k": 12})}, {"spec": json.dumps({**SPEC.to_dict(), "unknown": 1})},
+    {"spec": "no json"}, {"spec": None}, {"hidden": "wide"}, {"hidden": "18"}, {"hidden": "1000000000"},
+    {"hidden": "0"}, {"hidden": "-5"}, {"universal": '"yes"'}, {"universal": "no json"}, {"vocabulary": "[1, 2]"},
+    {"vocabulary": "x"}, {"provenance": "[1]"}, {"provenance": None},
+])  # fmt: skip
 def test_load_refuses_other_metadata(tmp_path, metadata):
     path = tmp_path / "e.safetensors"
     saved(path, **metadata)
@@ -219,17 +204,12 @@ def test_names_with_dots_are_found(tmp_path, monkeypatch):
     assert Evaluator.load("qwen2.5-coder-0.5b").spec == SPEC
 
 
-@pytest.mark.parametrize(
-    "trained, used, same",
-    [
-        ("smollm2-135m", "smollm2-135m", True),
-        ("smollm2-135m", "some/SmolLM2-135M-Instruct.Q4_1.gguf", True),
-        ("qwen2.5-coder-0.5b", "Qwen/Qwen2.5-Coder-0.5B-Instruct", True),
-        ("Qwen/Qwen2.5-Coder-0.5B-Instruct", "Qwen/Qwen2.5-Coder-1.5B-Instruct", False),
-        ("smollm2-135m", "gpt2", False),
-        (None, "gpt2", True),
-    ],
-)
+@pytest.mark.parametrize("trained, used, same", [
+    ("smollm2-135m", "smollm2-135m", True), ("smollm2-135m", "some/SmolLM2-135M-Instruct.Q4_1.gguf", True),
+    ("qwen2.5-coder-0.5b", "Qwen/Qwen2.5-Coder-0.5B-Instruct", True),
+    ("Qwen/Qwen2.5-Coder-0.5B-Instruct", "Qwen/Qwen2.5-Coder-1.5B-Instruct", False), ("smollm2-135m", "gpt2", False),
+    (None, "gpt2", True),
+])  # fmt: skip
 def test_warn_of_other_model_warns_once(trained, used, same):
     evaluator = Evaluator(SPEC, 3, {"model": trained} if trained else None)
     with warnings.catch_warnings(record=True) as caught:

@@ -143,10 +143,9 @@ def test_processors_of_generate_come_before(llama: Any) -> None:
     assert not {token for [token] in banned} & {token for row in made for token in row}
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [{"num_beams": 2}, {"penalty_alpha": 0.6, "top_k": 4}, {"dola_layers": "low"}, {"prompt_lookup_num_tokens": 3}],
-)
+@pytest.mark.parametrize("asked", [
+    {"num_beams": 2}, {"penalty_alpha": 0.6, "top_k": 4}, {"dola_layers": "low"}, {"prompt_lookup_num_tokens": 3},
+])  # fmt: skip
 def test_other_decoding_is_refused(llama: Any, asked: dict[str, Any]) -> None:
     config = GenerationConfig(**asked)
     with pytest.raises(ValueError, match=f"{next(iter(asked))} must be off beside a watermark's processor"):

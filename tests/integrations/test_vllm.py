@@ -192,10 +192,9 @@ def test_v1_several_answers_and_no_seed(llama: Any) -> None:
         assert one != two and made(seeds) == [one, two]
 
 
-@pytest.mark.parametrize(
-    ("output", "said"),
-    [([-1], r"must be in \[0, 131\), got -1; give real ids"), ([5], "must be the one that was chosen")],
-)
+@pytest.mark.parametrize(("output", "said"), [
+    ([-1], r"must be in \[0, 131\), got -1; give real ids"), ([5], "must be the one that was chosen"),
+])  # fmt: skip
 def test_v1_ids_that_are_missing_or_changed_are_an_error(llama: Any, output: list[int], said: str) -> None:
     runner = V1(llama)
     request = runner.add(parameters(), PROMPTS[0])

@@ -36,15 +36,12 @@ def test_byte_order_mark_and_separators_inside_text() -> None:
     assert [r.value["prompt"] for r in found if isinstance(r, Row)] == ["a", "b\u2028c\u0085d"]
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (b'[{"text": "a"}, {"text": "b"}]', "found a JSON array; write one object a line, e.g. with jq -c '.[]'"),
-        (b'[\n  {"text": "a"},\n  {"text": "b"}\n]\n', "found a JSON array"),
-        (b'[{"text": "a"},\n{"text": "b"}]', "found a JSON array"),
-        (b'{\n  "text": "a"\n}\n', "over several lines; convert it, e.g. with jq -c ."),
-    ],
-)
+@pytest.mark.parametrize(("content", "expected"), [
+    (b'[{"text": "a"}, {"text": "b"}]', "found a JSON array; write one object a line, e.g. with jq -c '.[]'"),
+    (b'[\n  {"text": "a"},\n  {"text": "b"}\n]\n', "found a JSON array"),
+    (b'[{"text": "a"},\n{"text": "b"}]', "found a JSON array"),
+    (b'{\n  "text": "a"\n}\n', "over several lines; convert it, e.g. with jq -c ."),
+])  # fmt: skip
 def test_a_file_that_is_one_value_gives_one_bad_line(content: bytes, expected: str) -> None:
     # every line was reported, and each hint asked for a prompt whatever the command reads
     [bad] = rows(content)

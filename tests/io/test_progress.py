@@ -157,10 +157,9 @@ def test_a_log_that_takes_no_more_stops_nothing(clock: Clock, monkeypatch: pytes
     assert bar.done == 3
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (3599, "59 min 59 s"), (3600, "1 h 0 min"), (9000, "2 h 30 min")],
-)
+@pytest.mark.parametrize(("seconds", "said"), [
+    (0, "0 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (3599, "59 min 59 s"), (3600, "1 h 0 min"), (9000, "2 h 30 min"),
+])  # fmt: skip
 def test_durations(seconds: float, said: str) -> None:
     assert spoken(seconds) == said
 

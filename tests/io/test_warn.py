@@ -15,10 +15,9 @@ def through(module: str, call: Callable[[], Any]) -> Callable[[], Any]:
     return run
 
 
-@pytest.mark.parametrize(
-    "between",
-    [["caw.arguments"], ["caw.arguments", "caw.entrance"], ["caw.custom_generate", "transformers.generation", "torch"]],
-)
+@pytest.mark.parametrize("between", [
+    ["caw.arguments"], ["caw.arguments", "caw.entrance"], ["caw.custom_generate", "transformers.generation", "torch"],
+])  # fmt: skip
 def test_the_line_outside_is_named(between: list[str]) -> None:
     # the library's own frame; a function of this file would be the caller itself
     names: dict[str, Any] = {"__name__": "caw.checks", "warn_caller": warn_caller}

@@ -130,10 +130,9 @@ def test_a_file_is_told_what_it_is(case: str, way: str, tmp_path: Path, cache: P
     assert "download it again" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "architecture",
-    ["gpt2", "falcon", "bloom", "stablelm", "nemotron", "mamba", "deci", "mistral", "gemma4", "lfm2", "phi2"],
-)
+@pytest.mark.parametrize("architecture", [
+    "gpt2", "falcon", "bloom", "stablelm", "nemotron", "mamba", "deci", "mistral", "gemma4", "lfm2", "phi2",
+])  # fmt: skip
 def test_architectures_that_were_not_compared_are_refused_by_name(
     architecture: str, tmp_path: Path, cache: Path
 ) -> None:

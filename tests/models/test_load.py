@@ -133,23 +133,20 @@ def test_verbosity_is_put_back(folder: Path) -> None:
 # Bad input -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "error", "message"),
-    [
-        (5, {}, TypeError, "model must be a name or a path, got int"),
-        (None, {}, TypeError, "model must be a name or a path, got NoneType"),
-        ("", {}, FileNotFoundError, "model must be 'smollm2-135m', a .gguf file, a folder or a hub id"),
-        ("no/such/folder", {}, FileNotFoundError, "got 'no/such/folder', which does not exist"),
-        ("llama3.2:1b", {}, FileNotFoundError, "named as Ollama does; pass the file after FROM in `ollama show"),
-        ("{folder}/config.json", {}, ValueError, "a model's file must begin with GGUF, .*config.json does not"),
-        ("none.gguf", {}, FileNotFoundError, "expected a .gguf model file, found nothing at none.gguf"),
-        ("{folder}", {"dtype": "float8"}, ValueError, "dtype must be auto, float32, bfloat16, float16"),
-        ("{folder}", {"dtype": 32}, ValueError, "dtype must be auto"),
-        ("{folder}", {"dtype": torch.int8}, ValueError, "dtype must be auto"),
-        ("{folder}", {"device": "gpu"}, ValueError, "device must be one that torch can use here, got 'gpu'"),
-        ("{folder}", {"device": "cuda:99"}, ValueError, "device must be one that torch can use here, got 'cuda:99'"),
-    ],
-)
+@pytest.mark.parametrize(("name", "options", "error", "message"), [
+    (5, {}, TypeError, "model must be a name or a path, got int"),
+    (None, {}, TypeError, "model must be a name or a path, got NoneType"),
+    ("", {}, FileNotFoundError, "model must be 'smollm2-135m', a .gguf file, a folder or a hub id"),
+    ("no/such/folder", {}, FileNotFoundError, "got 'no/such/folder', which does not exist"),
+    ("llama3.2:1b", {}, FileNotFoundError, "named as Ollama does; pass the file after FROM in `ollama show"),
+    ("{folder}/config.json", {}, ValueError, "a model's file must begin with GGUF, .*config.json does not"),
+    ("none.gguf", {}, FileNotFoundError, "expected a .gguf model file, found nothing at none.gguf"),
+    ("{folder}", {"dtype": "float8"}, ValueError, "dtype must be auto, float32, bfloat16, float16"),
+    ("{folder}", {"dtype": 32}, ValueError, "dtype must be auto"),
+    ("{folder}", {"dtype": torch.int8}, ValueError, "dtype must be auto"),
+    ("{folder}", {"device": "gpu"}, ValueError, "device must be one that torch can use here, got 'gpu'"),
+    ("{folder}", {"device": "cuda:99"}, ValueError, "device must be one that torch can use here, got 'cuda:99'"),
+])  # fmt: skip
 def test_bad_arguments(folder: Path, name: Any, options: Any, error: type[Exception], message: str) -> None:
     if isinstance(name, str):
         name = name.format(folder=folder)

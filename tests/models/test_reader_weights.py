@@ -329,16 +329,12 @@ def test_a_recommended_takes_each_reader_for_its_family(loaded: tuple[Any, Any])
         assert beside.p_value == plain.p_value and helped.p_value != plain.p_value
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"top_p": 0.9}, "top_p says how a text was drawn, got no temperature; give it"),
-        ({"temperature": 0.0}, "temperature must be a number in"),
-        ({"temperature": 1.0, "top_p": 0}, "top_p must be in"),
-        ({"temperature": 1.0, "policy": caw.FixedStrength(0.5)}, "got a temperature and policy; leave one out"),
-        ({"temperature": 1.0, "factors": [1.0]}, "got a temperature and factors; leave one out"),
-    ],
-)
+@pytest.mark.parametrize(("options", "said"), [
+    ({"top_p": 0.9}, "top_p says how a text was drawn, got no temperature; give it"),
+    ({"temperature": 0.0}, "temperature must be a number in"), ({"temperature": 1.0, "top_p": 0}, "top_p must be in"),
+    ({"temperature": 1.0, "policy": caw.FixedStrength(0.5)}, "got a temperature and policy; leave one out"),
+    ({"temperature": 1.0, "factors": [1.0]}, "got a temperature and factors; leave one out"),
+])  # fmt: skip
 def test_what_does_not_go_with_drawn_texts(loaded: tuple[Any, Any], options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         ReaderWeights(*loaded, **options)

@@ -27,11 +27,9 @@ def written(loaded: tuple[Any, Any], policy: Policy, **options: Any) -> Any:
     return caw.generate(*loaded, PROMPTS, watermark=MARK, policy=policy, max_new_tokens=40, progress=False, **options)
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [caw.FixedStrength(0.7), caw.EntropyThreshold(3.0), LogitDeltaThreshold(1.0)],
-    ids=lambda p: type(p).__name__,
-)
+@pytest.mark.parametrize("policy", [
+    caw.FixedStrength(0.7), caw.EntropyThreshold(3.0), LogitDeltaThreshold(1.0),
+], ids=lambda p: type(p).__name__)  # fmt: skip
 def test_strengths_are_those_of_decoding(loaded: tuple[Any, Any], policy: Policy) -> None:
     out = written(loaded, policy)
     for prompt, ids, trace in zip(PROMPTS, out.sequences, out.trace, strict=True):

@@ -118,16 +118,12 @@ def test_who_writes_to_the_database_chooses_no_argument_of_the_command(outside: 
     assert calls.read_text() == asked
 
 
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("/no/such/custodian", r"cannot be run \(FileNotFoundError\)"),
-        ("sh -c 'setsid sleep 60 & wait'", r"got nothing for caw/marking/\S+ within 0.3 s"),
-        ("echo aHVudGVyMg==", r"got \d+ other bytes"),
-        ("echo hunter2 '", "got a line that is none"),
-        ("sh -c 'echo hunter2; exit 7'", "got status 7"),
-    ],
-)
+@pytest.mark.parametrize(("command", "message"), [
+    ("/no/such/custodian", r"cannot be run \(FileNotFoundError\)"),
+    ("sh -c 'setsid sleep 60 & wait'", r"got nothing for caw/marking/\S+ within 0.3 s"),
+    ("echo aHVudGVyMg==", r"got \d+ other bytes"), ("echo hunter2 '", "got a line that is none"),
+    ("sh -c 'echo hunter2; exit 7'", "got status 7"),
+])  # fmt: skip
 def test_a_custodian_that_fails_is_one_sentence(
     url: str, command: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

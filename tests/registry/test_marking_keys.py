@@ -192,16 +192,13 @@ def test_master_keys_are_read_from_the_environment_or_a_private_file(tmp_path: P
         MasterKeys.read({FILE_VARIABLE: str(path)})
 
 
-@pytest.mark.parametrize(
-    ("environment", "message"),
-    [
-        ({}, "a master key is required in CAW_MASTER_KEY or in a file named by CAW_MASTER_KEY_FILE, got none"),
-        ({VARIABLE: "x", FILE_VARIABLE: "y"}, "got both"),
-        ({VARIABLE: "hunter2"}, "CAW_MASTER_KEY must hold 32 bytes in base64, got something else"),
-        ({VARIABLE: base64.b64encode(b"short").decode()}, "must hold 32 bytes"),
-        ({VARIABLE: "   "}, "a master key must have 32 bytes"),
-    ],
-)
+@pytest.mark.parametrize(("environment", "message"), [
+    ({}, "a master key is required in CAW_MASTER_KEY or in a file named by CAW_MASTER_KEY_FILE, got none"),
+    ({VARIABLE: "x", FILE_VARIABLE: "y"}, "got both"),
+    ({VARIABLE: "hunter2"}, "CAW_MASTER_KEY must hold 32 bytes in base64, got something else"),
+    ({VARIABLE: base64.b64encode(b"short").decode()}, "must hold 32 bytes"),
+    ({VARIABLE: "   "}, "a master key must have 32 bytes"),
+])  # fmt: skip
 def test_bad_master_keys_are_refused_without_being_shown(environment: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         MasterKeys.read(environment)

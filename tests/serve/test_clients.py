@@ -68,13 +68,10 @@ def evaluate(program: Path, folder: Path, model: str, url: str, option: str) -> 
 
 
 @pytest.mark.gate("clients")
-@pytest.mark.parametrize(
-    "model, path, option",
-    [
-        ("local-chat-completions", "/v1/chat/completions", "--apply_chat_template"),
-        ("local-completions", "/v1/completions", "tokenizer_backend=None"),
-    ],
-)
+@pytest.mark.parametrize("model, path, option", [
+    ("local-chat-completions", "/v1/chat/completions", "--apply_chat_template"),
+    ("local-completions", "/v1/completions", "tokenizer_backend=None"),
+])  # fmt: skip
 def test_lm_eval_has_every_question_answered(
     demo_server: Demo, lm_eval: Path, tmp_path: Path, model: str, path: str, option: str
 ) -> None:

@@ -9,12 +9,12 @@ import openai
 import pytest
 import torch
 from decoding.drafts.guessing import Knowing
+from detectable.noise import let_all_pass
 from serve.serving import DIRECTORY, KEY, MARK, NAME, OTHER, Directory, Running, alone, parts, running
 
 import caw
 from caw import ops
 from caw.decoding.drafts.proposer import Proposer
-from caw.detectable import search
 from caw.serve.contracts import MarkKey, MarkRules, Tenant
 from caw.serve.grammars import GrammarRules, Grammars
 
@@ -80,8 +80,8 @@ def test_it_is_exempt_only_where_the_operator_says_so() -> None:
 
 
 def test_a_guard_keeps_to_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "broken", lambda *_: "")  # a tiny text is noise
-    guard, rules = caw.Guard(keeps=lambda old, new: True, rejoin=2, horizon=8), MarkRules(detectable_at=0.35)
+    let_all_pass(monkeypatch)
+    guard, rules = caw.Guard(lambda old, new: True, rejoin=2, horizon=8, loss=99), MarkRules(detectable_at=0.45)
     with running(rules=rules, guard=guard) as server:
         [text] = said(server, LONG)
         server.idle()

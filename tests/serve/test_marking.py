@@ -6,11 +6,12 @@ from typing import Any
 
 import openai
 import pytest
+from detectable.noise import let_all_pass
 from generating import Recorder
 from serve.serving import DIRECTORY, KEY, MARK, NAME, Running, alone, parts, running
 
 import caw
-from caw.detectable import guarding, search
+from caw.detectable import guarding
 from caw.detectable.receipts import text_digest
 from caw.policies import Target
 from caw.serve import planning
@@ -90,8 +91,8 @@ def test_a_stream_is_steered_and_tested_but_not_made_again(steered: Running) -> 
 
 
 def test_greedy_texts_are_guarded_where_the_operator_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "broken", lambda *_: "")  # tiny texts are noise
-    guard, mark, start = caw.Guard(keeps="number", rejoin=2, horizon=8), MARK.with_key(KEY), "tea came to"
+    let_all_pass(monkeypatch)
+    guard, mark, start = caw.Guard("number", rejoin=2, horizon=8, loss=99), MARK.with_key(KEY), "one and two"
     options = {"watermark": mark, "max_new_tokens": 40, "detectable_at": 0.2, "progress": False}
     want = caw.generate(*parts(), start, guard=guard, **options)
     assert want.receipts is not None and want.receipts[0].detected and want.receipts[0].rollouts
@@ -111,10 +112,10 @@ def test_greedy_texts_are_guarded_where_the_operator_says_so(monkeypatch: pytest
 
 
 def test_streams_are_guarded_by_windows_and_go_on_under_their_sub_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "broken", lambda *_: "")
+    let_all_pass(monkeypatch)
     for module in (guarding, planning):
         monkeypatch.setattr(module, "by_window", lambda guard: True)
-    guard, shared = caw.Guard(lambda old, new: True, rejoin=2, horizon=8, window=8), caw.KGW(key=1, subkeys=4)
+    guard, shared = caw.Guard(lambda old, new: True, rejoin=2, horizon=8, window=8, loss=99), caw.KGW(key=1, subkeys=4)
     given = {"watermark": shared.with_key(KEY), "max_new_tokens": 60, "detectable_at": 0.2, "progress": False}
     want: Any = caw.generate(*parts(), "so", guard=guard, streamer=Recorder(), **given)  # type: ignore[arg-type]
     [asked] = want.receipts

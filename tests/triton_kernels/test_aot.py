@@ -26,15 +26,10 @@ def compiled(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.gate("aot")
-@pytest.mark.parametrize(
-    "options, kernels",
-    [
-        (["--capability", "90", "--checked"], 197),
-        (["--capability", "80", "100", "--few"], 100),
-        (["--capability", "80", "90", "100", "--trials"], 150),
-    ],
-    ids=["sm_90", "sm_80-and-sm_100", "tuner"],
-)
+@pytest.mark.parametrize("options, kernels", [
+    (["--capability", "90", "--checked"], 197), (["--capability", "80", "100", "--few"], 100),
+    (["--capability", "80", "90", "100", "--trials"], 150),
+], ids=["sm_90", "sm_80-and-sm_100", "tuner"])  # fmt: skip
 def test_every_checked_configuration_is_within_its_bounds(options, kernels):
     done = compiled("benchmarks/aot_all.py", *options)
     wrong = [line for line in done.stdout.splitlines() if "WRONG" in line]

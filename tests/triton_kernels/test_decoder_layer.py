@@ -131,19 +131,14 @@ def test_families(device, case):
     assert len(launches) == (8 if given["family"] == "gemma2" else 7)
 
 
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        ({"rows": torch.zeros(2, dtype=torch.int64)}, "hidden must have shape .N, 1, E. with rows"),
-        ({"slot": 2}, "must have room for 2 candidates"),
-        ({"lengths": torch.tensor([1, 2, 3])}, "lengths must have shape"),
-        ({"biases": [None] * 6}, "biases must be 7"),
-        ({"hidden": torch.zeros(2, 33, 24)}, "1 to 32 candidates"),
-        ({"hidden": torch.zeros(2, 2, 23)}, r"weights\[0\] must have shape \[23\]"),
-        ({"cos": torch.zeros(2, 2, 5)}, "cos must be an even number of 2 to 6 wide, got 5"),
-        ({"k_cache": torch.zeros(2, 2, 9, 6).half()}, "k_cache must be float32"),
-    ],
-)
+@pytest.mark.parametrize("change, words", [
+    ({"rows": torch.zeros(2, dtype=torch.int64)}, "hidden must have shape .N, 1, E. with rows"),
+    ({"slot": 2}, "must have room for 2 candidates"), ({"lengths": torch.tensor([1, 2, 3])}, "lengths must have shape"),
+    ({"biases": [None] * 6}, "biases must be 7"), ({"hidden": torch.zeros(2, 33, 24)}, "1 to 32 candidates"),
+    ({"hidden": torch.zeros(2, 2, 23)}, r"weights\[0\] must have shape \[23\]"),
+    ({"cos": torch.zeros(2, 2, 5)}, "cos must be an even number of 2 to 6 wide, got 5"),
+    ({"k_cache": torch.zeros(2, 2, 9, 6).half()}, "k_cache must be float32"),
+])  # fmt: skip
 def test_wrong_input_is_named(device, change, words):
     given = {**arguments(), **change}
     with pytest.raises((TypeError, ValueError), match=words):

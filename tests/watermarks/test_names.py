@@ -40,16 +40,12 @@ def test_no_detector_reads_what_sets_the_strength(name: str) -> None:
     assert (plain.p_value, plain.num_scored) == (other.p_value, other.num_scored)
 
 
-@pytest.mark.parametrize(
-    "mark",
-    [
-        *(watermark_class(name)("secret") for name in WATERMARKS),
-        caw.KGW(key="secret", gamma=0.5, delta=2.5, seeding="selfhash", context_width=3),
-        caw.KGW(key=15485863, format="transformers", vocab_size=500),
-        caw.EXP(key="secret", top_k=3, strength="scale", deduplicate=False),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("mark", [
+    *(watermark_class(name)("secret") for name in WATERMARKS),
+    caw.KGW(key="secret", gamma=0.5, delta=2.5, seeding="selfhash", context_width=3),
+    caw.KGW(key=15485863, format="transformers", vocab_size=500),
+    caw.EXP(key="secret", top_k=3, strength="scale", deduplicate=False),
+], ids=repr)  # fmt: skip
 def test_what_is_said_of_a_watermark_is_all_but_its_key(mark: caw.watermarks.Watermark) -> None:
     told = json.loads(json.dumps(said_of(mark)))
     assert watermark_from(told, 5).with_key(mark.key) == mark

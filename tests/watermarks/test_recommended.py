@@ -53,15 +53,10 @@ def test_a_detector_may_have_another_target() -> None:
     assert not reads_alike(caw.KGW(1), mark)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"target": 0}, r"target must be a number in \(0, 1\)"),
-        ({"target": 1.0}, r"target must be a number in \(0, 1\)"),
-        ({"evaluator": 3}, "evaluator must be the name of a shipped evaluator"),
-        ({"key": -1}, "key must be in"),
-    ],
-)
+@pytest.mark.parametrize(("options", "said"), [
+    ({"target": 0}, r"target must be a number in \(0, 1\)"), ({"target": 1.0}, r"target must be a number in \(0, 1\)"),
+    ({"evaluator": 3}, "evaluator must be the name of a shipped evaluator"), ({"key": -1}, "key must be in"),
+])  # fmt: skip
 def test_what_cannot_be_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises((TypeError, ValueError), match=said):
         caw.Recommended(**{"key": 1, **options})

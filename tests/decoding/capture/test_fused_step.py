@@ -42,10 +42,9 @@ def few_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
 PROMPTS = [prompt(3 + 2 * (i % 5), i) for i in range(7)]
 
 
-@pytest.mark.parametrize(
-    ("watermark", "sampling", "rows"),
-    [("top_k", "greedy", 10), ("top_k", "sampled", 4), ("scale", "greedy", 8), ("selfhash", "sampled", 6)],
-)
+@pytest.mark.parametrize(("watermark", "sampling", "rows"), [
+    ("top_k", "greedy", 10), ("top_k", "sampled", 4), ("scale", "greedy", 8), ("selfhash", "sampled", 6),
+])  # fmt: skip
 def test_packing_changes_no_token(
     llama: Any, watermark: str, sampling: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,16 +63,12 @@ def test_contract_accepts_a_plain_layer() -> None:
     call(Module(sliding_window=5, layer_types=["full_attention"]))
 
 
-@pytest.mark.parametrize(
-    ("module", "options", "reason"),
-    [
-        (Module(), {"mask": torch.zeros(1, 1, 4, 4)}, "brings an attention mask of its own"),
-        (Module(), {"change": True}, "changes keys or values after they are cached"),
-        (Module(), {"is_causal": False}, "is not causal"),
-        (Module(sliding_window=5), {}, "its sliding window of 5"),
-        (Module(sliding_window=5, layer_types=["sliding_attention"]), {}, "its sliding window of 5"),
-    ],
-)
+@pytest.mark.parametrize(("module", "options", "reason"), [
+    (Module(), {"mask": torch.zeros(1, 1, 4, 4)}, "brings an attention mask of its own"),
+    (Module(), {"change": True}, "changes keys or values after they are cached"),
+    (Module(), {"is_causal": False}, "is not causal"), (Module(sliding_window=5), {}, "its sliding window of 5"),
+    (Module(sliding_window=5, layer_types=["sliding_attention"]), {}, "its sliding window of 5"),
+])  # fmt: skip
 def test_contract_refuses_what_would_be_lost(module: Module, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(NotImplementedError, match=f"got 'gpt2': .*{reason}"):
         call(module, **options)
@@ -86,15 +82,11 @@ def test_contract_refuses_a_lost_layout_and_a_layer_that_never_attends() -> None
         prefill(build("llama"), SiblingCache(3, 1, 9, 1, torch.device("cpu")), [0], [prompt(4)], 0)
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings", "reason"),
-    [
-        ("diffllama", {}, "changes keys or values"),
-        ("doge", {}, "mask of its own"),
-        ("nemotron", {}, "do not hand their arguments on"),
-        ("phimoe", {"sliding_window": 6, "num_local_experts": 4, "num_experts_per_tok": 2}, "its sliding window of 6"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "settings", "reason"), [
+    ("diffllama", {}, "changes keys or values"), ("doge", {}, "mask of its own"),
+    ("nemotron", {}, "do not hand their arguments on"),
+    ("phimoe", {"sliding_window": 6, "num_local_experts": 4, "num_experts_per_tok": 2}, "its sliding window of 6"),
+])  # fmt: skip
 def test_models_that_were_silently_wrong_are_refused(kind: str, settings: dict[str, Any], reason: str) -> None:
     from decoding.running import run
 

@@ -70,10 +70,9 @@ def calls_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-@pytest.mark.parametrize(
-    "name, branching",
-    [*((name, "tree") for name in (*FUSED, "phi3, a part of each head")), ("llama", "sequential"), ("phi3", "batch")],
-)
+@pytest.mark.parametrize("name, branching", [
+    *((name, "tree") for name in (*FUSED, "phi3, a part of each head")), ("llama", "sequential"), ("phi3", "batch"),
+])  # fmt: skip
 def test_steps_run_fused_and_give_the_same_tokens(name: str, branching: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(name) if name in CONFIGS else from_config(*PART, seed=1)
     prompts = [prompt(9), prompt(4, seed=1), prompt(17, seed=2)]

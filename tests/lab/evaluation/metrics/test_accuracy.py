@@ -120,10 +120,9 @@ def curve() -> list[Outcomes]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("found", "right", "expected_fixed"),
-    [([1, 1, 1, 0], [1, 1, 0, 0], 0.25), ([1, 0, 0, 0], [1, 1, 1, 0], 0.75), ([1, 1, 0, 0], [1, 0, 0, 0], 0.5)],
-)
+@pytest.mark.parametrize(("found", "right", "expected_fixed"), [
+    ([1, 1, 1, 0], [1, 1, 0, 0], 0.25), ([1, 0, 0, 0], [1, 1, 1, 0], 0.75), ([1, 1, 0, 0], [1, 0, 0, 0], 0.5),
+])  # fmt: skip
 def test_equal_detection_reads_the_curve_of_fixed_strengths(
     found: list[int], right: list[int], expected_fixed: float
 ) -> None:
