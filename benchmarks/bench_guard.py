@@ -1,28 +1,22 @@
 """How often a guard with keeps="content" finds and keeps, and what it costs: GSM8K, everyday texts; by the key alone.
 
     python benchmarks/bench_guard.py gsm8k runs/guard-1e2.jsonl --model MODEL.gguf --data DATA --split test --alone
-    python benchmarks/bench_guard.py gsm8k runs/guard-key.jsonl --model MODEL.gguf --data DATA --subkeys 256
+    python benchmarks/bench_guard.py gsm8k runs/guard-key.jsonl --model MODEL.gguf --data DATA --batch 1
     python benchmarks/bench_guard.py everyday runs/guard-everyday.jsonl --model smollm2-135m --judge MODEL.gguf
-    python benchmarks/bench_guard.py json runs/guard-json.jsonl --model MODEL.gguf --alone
     python benchmarks/bench_guard.py gather runs/guard-*.jsonl --output benchmarks/results/guard.json.xz
 
 For each batch of prompts: the unmarked texts without drafts, the guarded ones, and with --alone those of
-`detectable_at` without a guard, all from prompts that were read before. --beside adds the other ways to keep an answer,
-`Agreement` and votes, and the ceiling, KGW at a fixed strength of 2.25, which keeps nothing. Costs are CPU seconds on
-one thread, over those of the unmarked texts; a batch of one leaves the number of rollouts at once to the library.
-"json" asks for the objects of `json_tasks.py` with keeps=caw.keeps.json of their named fields. Beside everyday texts
-are those of a fixed strength and of CAW with a target; all are read by another model, and with `wordllama` installed,
-their likeness to the unmarked text is the cosine of its sentence vectors. "same" is what evaluation reads, not the
-guard: whether the graded answers are equal. Results are appended batch by batch, so a run can be stopped and continued;
-gathered, they hold no text. Runs that differ in their keys alone are gathered as one; --add leaves the runs in OUTPUT
-whose settings no given file has. Gathered runs keep, beside the means of all texts, what unmarked and guarded texts
-show under other keys (`other_keys`).
+`detectable_at` without a guard, all from prompts that were read before. Costs are CPU seconds on one thread, over those
+of the unmarked texts; a batch of one leaves the number of rollouts at once to the library. Everyday texts are read by
+another model. "same" is what evaluation reads, not the guard: whether the graded answers are equal. Results are
+appended batch by batch, so a run can be stopped and continued; gathered, they hold no text. Runs that differ in their
+keys alone are gathered as one; --add leaves the runs in OUTPUT whose settings no given file has. Gathered runs keep,
+beside the means of all texts, what unmarked and guarded texts show under other keys (`other_keys`).
 """
 
 import argparse
 import hashlib
 import json
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,11 +26,9 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from json_tasks import FIELDS, json_tasks
 
 import caw
 from caw.benchmark.machine import about
-from caw.detectable.selection import Agreement, Consensus
 from caw.detection import Detector
 from caw_lab.evaluation.metrics.accuracy import interval, resampled, wilson
 from caw_lab.evaluation.metrics.style import style_of
@@ -48,24 +40,24 @@ from caw_lab.training.everyday import EVERYDAY
 LONG = 90  # tokens
 OTHER_KEYS = 20
 # what is asked of every way: whether its texts keep this
-KEEPS = {"gsm8k": caw.keeps.content(), "json": caw.keeps.json(FIELDS), "everyday": caw.keeps.content()}
-WAYS = ("unmarked", "guard", "alone", "agreement", "votes", "ceiling", "target", "fixed")
-VOTES = 4
+KEEPS = caw.keeps.content()
+WAYS = ("unmarked", "guard", "alone")
 NULL_LEVELS = (0.01, 0.1, 0.5)
 # those of a run
-SETTINGS = ("what", "model", "evaluator", "weights", "subkeys", "quantization", "split", "tokens", "level", "edits",
-            "guard", "batch", "note")  # fmt: skip
+SETTINGS = ("what", "model", "evaluator", "weights", "subkeys", "context_width", "quantization", "split", "tokens",
+            "level", "edits", "guard", "batch", "note")  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="what", required=True)
-    for name in ("gsm8k", "json", "everyday"):
+    for name in ("gsm8k", "everyday"):
         own = commands.add_parser(name)
         own.add_argument("out", type=Path, help="JSONL of results, continued if it exists")
         own.add_argument("--model", required=True)
         own.add_argument("--evaluator", help="of CAW; without one the strength is fixed")
-        own.add_argument("--subkeys", type=int, default=1)
+        own.add_argument("--subkeys", type=int, default=256)
+        own.add_argument("--context-width", type=int, default=4)
         own.add_argument("--quantization")
         own.add_argument("--first", type=int, default=0)
         own.add_argument("--count", type=int, default=100)
@@ -76,7 +68,6 @@ def main() -> None:
         own.add_argument("--batch", type=int, default=8, help="texts at once")
         own.add_argument("--note", help="what sets a run apart from one of the same settings")
         own.add_argument("--alone", action="store_true", help="also detectable_at without a guard")
-        own.add_argument("--beside", action="store_true", help="also the other ways to mark")
         own.add_argument(
             "--plain", action="store_true", help="the prompt as it is, for a model without a chat template"
         )
@@ -110,7 +101,13 @@ class Setting:
         everyday, weighted = self.what == "everyday", getattr(asked, "weights", None)
         asked.level = asked.level or (0.001 if everyday else 0.01)
         key = int.from_bytes(hashlib.sha256(f"caw/guard/{asked.key}".encode()).digest()[:8], "big")
-        mark = caw.KGW(key=key, gamma=0.25, delta=4.0 if everyday else 8.0, subkeys=asked.subkeys)
+        mark = caw.KGW(
+            key=key,
+            gamma=0.25,
+            delta=4.0 if everyday else 8.0,
+            subkeys=asked.subkeys,
+            context_width=asked.context_width,
+        )
         policy = caw.CapacityPolicy(asked.evaluator, theta=0.9, beta=1.0) if asked.evaluator else caw.FixedStrength()
         self.detector = Detector(self.tokenizer, mark, asked.level, weights=weighted)
         self.others = [
@@ -121,26 +118,16 @@ class Setting:
             "watermark": mark, "policy": policy, "detector": self.detector, "detectable_at": asked.level,
             "edits": asked.edits,
         }  # fmt: skip
-        self.guard = caw.Guard(**{"keeps": KEEPS[self.what], **json.loads(asked.guard)})
+        self.guard = caw.Guard(**{"keeps": KEEPS, **json.loads(asked.guard)})
         self.ways: dict[str, dict[str, Any]] = {"guard": {**tested, "guard": self.guard}}
         if asked.alone:
             self.ways["alone"] = {**tested, "best_of": 2 if self.what == "gsm8k" else 1}
-        if asked.beside and everyday:
-            aimed = caw.CapacityPolicy(asked.evaluator, theta=0.9, beta=1.0, target=asked.level)
-            self.ways |= {"target": {"watermark": mark, "policy": aimed}, "fixed": {"watermark": mark}}
-        elif asked.beside:
-            self.ways["agreement"] = {**tested, "select": Agreement(answer_of)}
-            self.ways["votes"] = {**tested, "best_of": VOTES, "select": Consensus(answer_of)}
-            full = caw.FixedStrength(self.guard.strengths[-1])
-            self.ways["ceiling"] = {"watermark": mark, "policy": full}
         limits = {"max_new_tokens": 200, "stop": "Question:"} if self.what == "gsm8k" else None
         self.chat = limits is None and not asked.plain
         self.limits = limits or {"max_new_tokens": asked.tokens, "chat": self.chat}
         self.task, self.prompts = _questions(asked, self.what)
-        self.keeps = KEEPS.get(self.what)
         judge = getattr(asked, "judge", None)
         self.judge = caw.load_model(judge, device="cpu") if judge else None
-        self.likeness = _likeness()
 
 
 def run(asked: Any) -> None:
@@ -172,13 +159,13 @@ def run(asked: Any) -> None:
             row["text"] = plain.texts[number]
             if drafted is not None:
                 row["drafted"] = drafted
-            rows.append(row | _said(its, prompt, plain, number, gold, plain))
+            rows.append(row | _said(its, prompt, plain, number, gold))
         for way, more in its.ways.items():
             made, seconds = timed(**more)
             for number, (row, (_, prompt, gold)) in enumerate(zip(rows, group, strict=True)):
                 text, ids = made.texts[number], made.sequences[number]
                 own: dict[str, Any] = {"text": text, "seconds": seconds, "tokens": len(ids)}
-                own |= _said(its, prompt, made, number, gold, plain)
+                own |= _said(its, prompt, made, number, gold)
                 if made.receipts is None:
                     result: Any = its.detector(text)
                     own |= {"found": result.is_watermarked, "p": result.p_value}
@@ -186,8 +173,7 @@ def run(asked: Any) -> None:
                     receipt = made.receipts[number]
                     own |= {"found": receipt.detected, "p": receipt.p_value, "changes": receipt.changes}
                     own |= {"rollouts": receipt.rollouts, "attempts": receipt.attempts}
-                if its.keeps is not None:
-                    own["kept"] = its.keeps(plain.texts[number], text)
+                own["kept"] = KEEPS(plain.texts[number], text)
                 if its.task is not None:
                     one, other = (its.task.grade(each, gold).answer for each in (plain.texts[number], text))
                     own["same"] = one == other
@@ -205,14 +191,11 @@ def _questions(asked: Any, what: str) -> tuple[Any, list[tuple[str, str, Any]]]:
             "gsm8k", data=asked.data, split=asked.split, first=asked.first, count=asked.count, shots=asked.shots
         )
         return task, [(question.id, question.prompt, question.gold) for question in task.questions()]
-    if what == "json":
-        prompts = [(each.prompt, each.facts) for each in json_tasks(until)]
-    else:
-        prompts = [(json.loads(line)["prompt"], None) for line in EVERYDAY.read_text().splitlines()]
-    return None, [(str(number), *prompts[number]) for number in range(asked.first, min(until, len(prompts)))]
+    prompts = [json.loads(line)["prompt"] for line in EVERYDAY.read_text().splitlines()]
+    return None, [(str(number), prompts[number], None) for number in range(asked.first, min(until, len(prompts)))]
 
 
-def _said(its: Setting, prompt: str, made: Any, number: int, gold: Any, plain: Any) -> dict[str, Any]:
+def _said(its: Setting, prompt: str, made: Any, number: int, gold: Any) -> dict[str, Any]:
     """What a text is like: right, what it costs the model and the judge, n-grams, p-values under other keys."""
     text, ids = made.texts[number], made.sequences[number]
     null = [float(f"{detector(text).p_value:.3g}") for detector in its.others]  # type: ignore[union-attr]
@@ -222,37 +205,13 @@ def _said(its: Setting, prompt: str, made: Any, number: int, gold: Any, plain: A
         before = text[: text.lower().rfind("answer is")] if "answer is" in text.lower() else ""
         stands = answer is not None and any(same_number(each, answer) for each in ANY_NUMBER.findall(before))
         return {**found, "right": its.task.grade(text, gold).correct, "stands": stands}
-    if isinstance(gold, dict):
-        return {**found, "right": _holds(text, gold)}
     style = style_of(text)
     found |= {"distinct": style.distinct, "repeated": style.repeated}
     if its.judge is not None:
         model, tokenizer = its.judge
         theirs = tokenizer(text, add_special_tokens=False)["input_ids"]
         found["judged"] = nats(model, tokenizer, prompt, theirs, chat=its.chat) if theirs else 0.0
-    if its.likeness is not None:
-        found["like"] = round(float(its.likeness.similarity(plain.texts[number], text)), 4)
     return found
-
-
-def _holds(text: str, facts: dict[str, Any]) -> bool:
-    try:
-        value = json.loads(text[text.index("{") : text.rindex("}") + 1])
-    except ValueError:
-        return False
-    return isinstance(value, dict) and all(value.get(name) == fact for name, fact in facts.items())
-
-
-def _likeness() -> Any:
-    """Sentence vectors that are the means of token vectors; None without the package."""
-    try:
-        import wordllama
-    except ImportError:
-        return None
-    # its package holds the tokenizer in a folder of another name than the one in which it looks
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "tokenizers").symlink_to(Path(wordllama.__file__).parent / "tokenizers")
-        return wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
 
 
 _READ: dict[int, tuple[list[int], Any]] = {}  # ids that a model has read, with its cache
@@ -313,7 +272,7 @@ def summaries(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             line: dict[str, Any] = {"way": way, "texts": name, "count": len(own)}
             line["keys"] = len({row.get("key") for row in some})
             line["null"] = [round(fmean(p <= level for p in null), 4) for level in NULL_LEVELS]
-            for what in ("right", "stands", "same", "nats", "judged", "repeated", "like"):
+            for what in ("right", "stands", "same", "nats", "judged", "repeated"):
                 if what in own[0]:
                     line[what] = round(fmean(each[what] for each in own), 4)
             if "distinct" in own[0]:

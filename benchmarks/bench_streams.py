@@ -5,8 +5,8 @@
     python benchmarks/bench_streams.py gather runs/streams*.jsonl --output benchmarks/results/guard_streams.json
 
 Each prompt is read before. Costs and delays are CPU seconds on one thread over those of its unmarked text without
-drafts; the delay ends with the first token that a streamer gets. Green lists of gamma .125, delta 8 and 16 sub-keys, by
-the key alone. Runs are continued text by text; gathered, they hold none.
+drafts; the delay ends with the first token that a streamer gets. Green lists of 4 tokens and 256 sub-keys, by the key
+alone. Runs are continued text by text; gathered, they hold none.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def run(asked: Any) -> None:
     else:
         lines = EVERYDAY.read_text().splitlines()[asked.first : asked.first + asked.count]
         prompts = [(str(asked.first + number), json.loads(line)["prompt"]) for number, line in enumerate(lines)]
-    mark = caw.KGW(KEY, gamma=0.125, delta=8.0, subkeys=16)
+    mark = caw.KGW(KEY, context_width=4, subkeys=256)
     done = {json.loads(line)["id"] for line in asked.out.read_text().splitlines()} if asked.out.exists() else set()
     for name, prompt in prompts:
         if name in done:

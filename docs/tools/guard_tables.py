@@ -9,86 +9,72 @@ from typing import Any
 from result_files import as_table, per_cent, read_result, source, with_ends
 
 GATHER = "python benchmarks/bench_guard.py gather runs/guard-*.jsonl"
-GUARD_WAYS = {
-    "unmarked": "unmarked", "guard": "guard", "alone": "`detectable_at` alone", "agreement": "`Agreement`",
-    "votes": "four votes", "ceiling": "full strength, nothing kept", "target": "CAW with target",
-    "fixed": "fixed strength",
-}  # fmt: skip
+GUARD_WAYS = {"unmarked": "unmarked", "guard": "guard", "alone": "`detectable_at` alone"}
+LENGTHS = {"all": "all", "long": "90 tokens and more"}
 
 
-def guarded_runs(
-    what: str, *ways: str, name: str = "guard.json"
-) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
-    """The runs of one kind: each with its rows of these ways, and what was set beside the defaults.
-
-    Without those that limit rollouts, the default limit included: they have a table of their own.
-    """
-    for run in read_result(name)["runs"]:
-        if "rollouts" in json.loads(run["guard"]):
-            continue
-        options = ", ".join(f"{name} {value}" for name, value in json.loads(run["guard"]).items())
-        options += run.get("note", "")
-        for row in run["rows"] if run["what"] == what else ():
-            if row["way"] in ways:
-                yield run, row, options
-
-
-def _keeps(run: dict[str, Any]) -> str | None:
-    """What the guard of a run kept, by its name; None for JSON's fields."""
-    by_kind = {"gsm8k": "results", "everyday": "content"}
-    named: str | None = json.loads(run["guard"]).get("keeps", by_kind.get(run["what"]))
-    return named
-
-
-def guard(name: str = "guard.json") -> str:
-    """Share of texts that are detected and keep their results, with a guard and in other ways, and what it costs."""
-    lines = []
-    for run, row, options in guarded_runs("gsm8k", *GUARD_WAYS, name=name):
-        if row["texts"] != "all":
-            continue
+def _rows(what: str) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
+    """The runs of one kind: each with its rows, and what was set beside the defaults."""
+    for run in read_result("guard.json")["runs"]:
+        options = "".join(f", {name} {value}" for name, value in json.loads(run["guard"]).items())
         options += f", edits {run['edits']:g}" if run["edits"] else ""
-        setting = GUARD_WAYS[row["way"]] + (
-            f", {options}".replace(", ,", ",") if options and row["way"] == "guard" else ""
-        )
-        lines.append((
-            run["model"].split("-")[2].upper(), f"{run['level']:g}", run["batch"], setting, row["count"], row["keys"],
+        for row in run["rows"] if run["what"] == what else ():
+            yield run, row, GUARD_WAYS[row["way"]] + (options if row["way"] == "guard" else "")
+
+
+def guard() -> str:
+    """Share of answers that are detected and keep their content, and what it costs."""
+    lines = [
+        (
+            run["model"].split("-")[2].upper(), f"{run['level']:g}", setting, LENGTHS[row["texts"]], row["count"],
+            row["keys"],
             *(with_ends(row[name], *row[f"{name}_ci"]) if name in row else "" for name in ("found", "both")),
-            per_cent(row["same"], 0) if "same" in row else "", per_cent(row["right"]), per_cent(row["stands"], 0),
-            f"{row['cost']:.1f}" if "cost" in row else "",
-            f"{row['of_drafted']:.1f}" if "of_drafted" in row else "",
+            per_cent(row["same"], 0) if "same" in row else "", per_cent(row["stands"], 0),
+            *(f"{row[name]:.1f}" if name in row else "" for name in ("cost", "of_drafted")),
             f"{row['rollouts'][0]:.0f}" if row.get("rollouts") else "", f"{row['nats']:.2f}",
-        ))  # fmt: skip
+        )
+        for run, row, setting in _rows("gsm8k")
+        if row["texts"] in LENGTHS
+    ]  # fmt: skip
     header = (
-        "model", "level", "batch", "setting", "texts", "keys", "detected", "detected and kept",
-        "same graded answer", "right", "answer stands in the reasoning", "unmarked decodes", "of those with drafts",
-        "rollouts", "nats per token",
+        "model", "level", "setting", "answers of", "texts", "keys", "detected", "detected and kept",
+        "same graded answer", "answer stands in the reasoning", "unmarked decodes", "of those with drafts", "rollouts",
+        "nats per token",
     )  # fmt: skip
-    return f"{as_table(header, lines)}\n\n{source(name, GATHER)}"
-
-
-def guard_key() -> str:
-    """The same by the key alone, content kept."""
-    return guard("guard_key.json")
+    return f"{as_table(header, lines)}\n\n{source('guard.json', GATHER)}"
 
 
 def guard_everyday() -> str:
     """What marks do to everyday texts: what they find and keep, nats, n-grams, likeness."""
-    lines, seen = [], set[tuple[str, int, str]]()
-    for run, row, _ in guarded_runs("everyday", *GUARD_WAYS):
-        way = GUARD_WAYS[row["way"]] + (f", {_keeps(run)}" if row["way"] == "guard" else "")
-        case = (run["model"], run["tokens"], way)
-        if row["texts"] != "all" or case in seen:  # unmarked texts stand beside both guards
-            continue
-        seen.add(case)
-        lines.append((
-            run["model"].split(".Q")[0], run["tokens"], way, row["count"],
+    lines = [
+        (
+            run["model"].split(".Q")[0], setting, LENGTHS[row["texts"]], row["count"],
             *(with_ends(row[name], *row[f"{name}_ci"]) if name in row else "" for name in ("found", "both")),
-            f"{row['nats']:.2f}", f"{row['judged']:.2f}", f"{row['like']:.2f}" if "like" in row else "",
-            f"{row['distinct'][2]:.2f}", f"{row['cost']:.1f}" if "cost" in row else "",
-        ))  # fmt: skip
-    header = ("model", "tokens at most", "setting", "texts", "detected", "detected, same content", "nats per token",
-              "under another model", "likeness", "distinct 4-grams", "unmarked decodes")  # fmt: skip
-    return f"{as_table(header, sorted(lines, key=lambda line: line[:2]))}\n\n{source('guard.json', GATHER)}"
+            f"{row['nats']:.2f}", f"{row['judged']:.2f}", f"{row['distinct'][2]:.2f}",
+            f"{row['cost']:.1f}" if "cost" in row else "", f"{row['rollouts'][0]:.0f}" if row.get("rollouts") else "",
+        )
+        for run, row, setting in _rows("everyday")
+        if row["texts"] in LENGTHS
+    ]  # fmt: skip
+    header = ("model", "setting", "texts of", "texts", "detected", "detected, same content", "nats per token",
+              "under another model", "distinct 4-grams", "unmarked decodes", "rollouts")  # fmt: skip
+    return f"{as_table(header, lines)}\n\n{source('guard.json', GATHER)}"
+
+
+def guard_wording() -> str:
+    """Grammar and nats of guarded texts and their unmarked ones."""
+    lines = [
+        (
+            row["what"], row["texts"], row["model"].split(".Q")[0], row["reworded"], row["dear"],
+            *(f"{linked} of {count}" for linked, count in zip(row["linked"], row["sentences"], strict=True)),
+            *(f"{nats:.2f}" for nats in row["nats"]),
+        )
+        for row in read_result("guard_wording.json")["rows"]
+    ]  # fmt: skip
+    header = ("texts of", "changed texts", "read by", "reworded sentences", "that lose more than 4 nats",
+              "parsed whole, unmarked", "marked", "nats per token, unmarked", "marked")  # fmt: skip
+    command = "python benchmarks/bench_wording.py runs/guard-*.jsonl --model MODEL.gguf"
+    return f"{as_table(header, lines)}\n\n{source('guard_wording.json', command)}"
 
 
 def guard_streams() -> str:
@@ -115,8 +101,8 @@ def guard_null() -> str:
             pairs = zip(run["null"]["guard"], run["null"]["difference"], strict=True)
             shares = [f"{with_ends(*guarded, digits=1)}; {_points(change)}" for guarded, change in pairs]
             name = run["model"].split(".Q")[0]
-            lines.append((name, run["what"], f"{run['level']:g}", _keeps(run), run["null"]["texts"], *shares))
-    header = ("model", "texts of", "level", "keeps", "texts", "p at most 0.01; minus unmarked, points", "0.1", "0.5")
+            lines.append((name, run["what"], f"{run['level']:g}", run["null"]["texts"], *shares))
+    header = ("model", "texts of", "level", "texts", "p at most 0.01; minus unmarked, points", "0.1", "0.5")
     return f"{as_table(header, lines)}\n\n{source('guard.json', GATHER)}"
 
 

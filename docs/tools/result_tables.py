@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from guard_tables import guard, guard_everyday, guard_key, guard_null, guard_streams
+from guard_tables import guard, guard_everyday, guard_null, guard_streams, guard_wording
 from result_files import RESULTS, ROOT, as_table, read_result, share, source, with_ends
 from run_tables import cost, summary
 
@@ -136,8 +136,8 @@ def machine() -> str:
 
 TABLES: dict[str, Callable[..., str]] = {
     "cost": cost, "summary": summary, "null": null,
-    "guard": guard, "guard-key": guard_key, "guard-everyday": guard_everyday, "guard-null": guard_null,
-    "guard-streams": guard_streams,
+    "guard": guard, "guard-everyday": guard_everyday, "guard-null": guard_null,
+    "guard-streams": guard_streams, "guard-wording": guard_wording,
     "universal-texts": universal_texts, "universal-judged": universal_judged,
     "shipped": shipped, "machine": machine,
 }  # fmt: skip
