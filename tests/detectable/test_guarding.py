@@ -348,7 +348,8 @@ def test_texts_are_cut_at_the_budget_as_the_unmarked_one_was(model: Any, monkeyp
         return version
 
     monkeypatch.setattr(search.GuardSearch, "_allowed", seen)
-    made = caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, "detectable_at": 1e-4, "max_new_tokens": 40})
+    options = {**OPTIONS, "detectable_at": 1e-4, "max_new_tokens": 40, "guard": replace(FREE, rollouts=256)}
+    made = caw.generate(model, tokenizer(), PROMPTS, **options)
     assert set(longer) == {40}
     for tokens, trace in zip(made.sequences, made.trace or [], strict=True):
         assert len(tokens) <= 40 and trace.tokens == tokens
