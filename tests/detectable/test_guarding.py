@@ -348,11 +348,10 @@ def test_texts_are_cut_at_the_budget_as_the_unmarked_one_was(model: Any, monkeyp
         return version
 
     monkeypatch.setattr(search.GuardSearch, "_allowed", seen)
-    options = {**OPTIONS, "detectable_at": 1e-4, "max_new_tokens": 40, "guard": replace(FREE, rollouts=256)}
-    made = caw.generate(model, tokenizer(), PROMPTS, **options)
-    assert set(longer) == {40}
-    for tokens, trace in zip(made.sequences, made.trace or [], strict=True):
-        assert len(tokens) <= 40 and trace.tokens == tokens
+    guard = {"guard": replace(FREE, rollouts=256), "detectable_at": 1e-4, "max_new_tokens": 40}
+    made = caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, **guard})
+    assert set(longer) == {40} and max(map(len, made.sequences)) <= 40
+    assert [trace.tokens for trace in made.trace or []] == made.sequences
 
 
 @pytest.fixture

@@ -123,9 +123,9 @@ def test_maths_with_a_target() -> None:
 
 
 def test_guarded_texts() -> None:
-    [run] = [run for run in results("guard.json")["runs"] if run["what"] == "gsm8k" and "0.5b" in run["model"]]
+    [run] = [run for run in results("guard.json")["runs"] if run["what"] == "gsm8k"]
     [row] = [row for row in run["rows"] if (row["way"], row["texts"]) == ("guard", "long")]
-    assert f"{row['both'] * row['count']:.0f} of {row['count']} maths answers of 90 tokens and more of Qwen2.5-Coder-0.5B" in PROSE
+    assert f"{row['both'] * row['count']:.0f} of {row['count']} maths answers of 90 tokens and more" in PROSE
     assert f"for the time of {row['cost']:.1f} unmarked decodes" in PROSE
 
 
