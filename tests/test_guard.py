@@ -12,7 +12,7 @@ from caw.settings import Settings
 
 
 def test_defaults_and_short_forms() -> None:
-    assert caw.Guard() == caw.Guard("content", 3, 12, (1, 1.5, 2.25), 256, 64, 2, True)
+    assert caw.Guard() == caw.Guard("content", 3, 12, (1, 1.5, 2.25), 256, 64, 3, True)
     assert caw.Guard("json", rejoin=5).horizon == 20
     assert read_guard("results") == read_guard({"keeps": "results"}) == caw.Guard(keeps="results")
     assert Settings(detectable_at=0.1, guard="number").guard == caw.Guard("number")  # type: ignore[arg-type]
@@ -22,7 +22,7 @@ def test_defaults_and_short_forms() -> None:
 
 
 def test_it_is_described_for_json() -> None:
-    said = {"keeps": "json", "rejoin": 3, "horizon": 12, "rollouts": 256, "window": 64, "loss": 2.0, "layout": True}
+    said = {"keeps": "json", "rejoin": 3, "horizon": 12, "rollouts": 256, "window": 64, "loss": 3.0, "layout": True}
     said["strengths"] = [1.0, 2.0]
     assert caw.Guard("json", strengths=(1, 2)).described() == said
     assert Settings(detectable_at=0.1, guard=caw.Guard("json", strengths=(1, 2))).tested()["guard"] == said

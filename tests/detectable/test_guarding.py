@@ -339,15 +339,15 @@ def plain_text(tokens: list[int]) -> str:
 
 def test_texts_are_cut_at_the_budget_as_the_unmarked_one_was(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it, none could be changed into one of more tokens."""
-    allowed, longer = search.GuardSearch._allowed, []
+    splice, longer = search.GuardSearch._splice, []
 
     def seen(self: Any, patches: Any) -> Any:
-        version = allowed(self, patches)
-        if version is not None and len(spliced(self.base.tokens, patches)) > 40:
-            longer.append(len(version.tokens))
-        return version
+        text = splice(self, patches)
+        if text is not None and len(spliced(self.base.tokens, patches)) > 40:
+            longer.append(len(text[0]))
+        return text
 
-    monkeypatch.setattr(search.GuardSearch, "_allowed", seen)
+    monkeypatch.setattr(search.GuardSearch, "_splice", seen)
     guard = {"guard": replace(FREE, rollouts=256), "detectable_at": 1e-4, "max_new_tokens": 40}
     made = caw.generate(model, tokenizer(), PROMPTS, **{**OPTIONS, **guard})
     assert set(longer) == {40} and max(map(len, made.sequences)) <= 40
