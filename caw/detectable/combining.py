@@ -5,16 +5,14 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
 from caw.detectable.splicing import Patch
-from caw.detection.subkeys import sums_of
-from caw.op_indices import SELFHASH
+from caw.detection.subkeys import keys_of, sums_of
 from caw.watermarks import Watermark
-from caw.watermarks.green_list import FormattedList
 
 V = TypeVar("V")
 CHANGE = 1.0  # nats that a change counts as, beside what it loses
@@ -61,20 +59,11 @@ class Evidence:
         return [int(key) for key in order if promise[key] >= needed]
 
 
-def reads_subkeys(mark: Any) -> bool:
-    """Tell whether patches can be compared by their own tokens, under all sub-keys at once: contexts say what counts.
-
-    For other marks the detector reads a text for each.
-    """
-    native = mark.native if isinstance(mark, FormattedList) else None
-    return native is not None and native.scheme != SELFHASH
-
-
 class SubkeyEvidence:
     """The evidence of texts under all sub-keys of a mark, for which `reads_subkeys`."""
 
     def __init__(self, mark: Watermark) -> None:
-        self.keys = _keys_of(mark)
+        self.keys = keys_of(mark)
         self.mark, self.moments = mark, mark.under_subkey(0).null_moments
         self.gains: dict[Patch, np.ndarray] = {}  # of the one text
         self.known: dict[tuple[int, frozenset[Patch]], float] = {}  # 9 of 10 are asked for again
@@ -105,13 +94,6 @@ class SubkeyEvidence:
         mean, variance = self.moments
         sums, count = sums_of(self.mark, np.array(tokens), keys)
         return sums - count * mean, max(count * variance, 1.0) ** 0.5
-
-
-@lru_cache(4)
-def _keys_of(mark: Watermark) -> np.ndarray:
-    """int64 [V]: the native keys of the sub-keys, which take a hash each."""
-    natives = [mark.under_subkey(number).native for number in range(mark.family)]
-    return np.array([native.signed_key for native in natives if native is not None])
 
 
 def combined(

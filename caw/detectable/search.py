@@ -25,7 +25,7 @@ from caw.decoding.forks import Fork, ReadRequest, ReadSequence, Stem
 from caw.decoding.request import ActiveSequence, Request
 from caw.decoding.stopping import StopStrings
 from caw.decoding.trace import SequenceTrace, TokenTrace
-from caw.detectable.combining import SubkeyEvidence, combined, reads_subkeys
+from caw.detectable.combining import SubkeyEvidence, combined
 from caw.detectable.damage import broken, disordered, unclosed
 from caw.detectable.keeping import Keeping
 from caw.detectable.layout import layout_patches
@@ -34,6 +34,7 @@ from caw.detectable.receipts import GuardReport
 from caw.detectable.splicing import Patch, Rolled, Rollout, rejoined, spliced
 from caw.detectable.trial import Trial, Verdict
 from caw.detection.ids import to_ids
+from caw.detection.subkeys import reads_subkeys
 from caw.guard import Guard
 from caw.keeps import Json, Parses
 from caw.keeps.parts import names_in

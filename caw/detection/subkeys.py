@@ -24,11 +24,23 @@ from caw.detection.text_weights import TextWeights
 from caw.detection.token_scores import score_texts
 from caw.detection.weights import level_sum
 from caw.op_indices import SELFHASH
-from caw.watermarks import Watermark
+from caw.watermarks import Signature, Watermark
 from caw.watermarks.green_list import FormattedList
 
 if TYPE_CHECKING:
     from caw.detection.detector import Detector
+
+
+def reads_subkeys(watermark: Signature) -> bool:
+    """Tell whether texts can be compared under all sub-keys by one operator: contexts alone say what counts."""
+    native = watermark.under_subkey(0).native if isinstance(watermark, FormattedList) else None
+    return native is not None and native.scheme != SELFHASH
+
+
+def keys_of(watermark: Watermark) -> np.ndarray:
+    """int64 [V]: the native keys of the sub-keys, which take a hash each; of a watermark that `reads_subkeys`."""
+    natives = (watermark.under_subkey(number).native for number in range(watermark.family))
+    return np.array([native.signed_key for native in natives if native is not None])
 
 
 def sums_of(watermark: Watermark, ids: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, int]:
@@ -56,15 +68,13 @@ def detect_subkeys(detector: Detector, ids: np.ndarray) -> DetectionResult:
         return _detect_parts(detector, ids)
     assert isinstance(mark, FormattedList)
     marks = [mark.under_subkey(number) for number in range(mark.subkeys)]
-    natives = [each.native for each in marks]
     tried: Iterable[int] = range(mark.subkeys)
     # without regions, and where all have the same evidence and weights, the greatest sum has the least p-value
-    alike = not detector.regions and natives[0] is not None and natives[0].scheme != SELFHASH
+    alike = not detector.regions and reads_subkeys(mark)
     if alike and isinstance(detector.weights, TextWeights):
         tried = [int(weighted_sums(marks, ids, detector.weights).argmax())]
     elif alike:
-        keys = np.array([native.signed_key for native in natives if native is not None])
-        tried = [int(sums_of(mark, ids, keys)[0].argmax())]
+        tried = [int(sums_of(mark, ids, keys_of(mark))[0].argmax())]
     found: list[tuple[int, DetectionResult]] = []
     for number in tried:
         [result] = replace(detector, watermark=marks[number], tokenizer=None, fpr=fpr).detect_ids([ids])

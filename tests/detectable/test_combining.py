@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import caw
-from caw.detectable.combining import Evidence, SubkeyEvidence, combined, reads_subkeys
+from caw.detectable.combining import Evidence, SubkeyEvidence, combined
 from caw.detectable.splicing import Patch, spliced
+from caw.detection.subkeys import reads_subkeys
 
 PATCHES = [Patch(0, 1, (1,)), Patch(0, 2, (2,)), Patch(3, 4, (3,)), Patch(5, 6, (4,)), Patch(8, 9, (5,))]
 LOST, GAINS = [0.0, 2.0, 0.5, 0.0, 3.0], [1.0, 2.0, 1.0, -1.0, 1.5]
